@@ -1,0 +1,42 @@
+//! Configuration files, their defaults and their checks (`limits.md`, `protocol.md` sections 6.4 and 6.5).
+//!
+//! Every loader is strict: unknown keys are refused, every fault of a file is reported in one run, and each report
+//! names file, line, column, key, the value found and what is allowed. Nothing here opens a socket, and the
+//! environment is read in one function, [`credentials_directory`].
+#![forbid(unsafe_code)]
+
+mod address;
+mod directory;
+mod error;
+mod fixture;
+mod identity;
+mod json;
+mod kinds;
+mod limit;
+mod pem;
+mod policy;
+mod policy_limits;
+mod read;
+mod report;
+mod router;
+mod sections;
+mod source;
+mod table;
+mod units;
+mod worker;
+
+pub use address::Network;
+pub use directory::{Directory, MAX_SPACES, MAX_TOOLSHEDS, Placement, Toolshed};
+pub use error::{ConfigError, ConfigErrors};
+pub use fixture::{Fixture, FixtureSeed};
+pub use identity::{Identity, IdentityError, SEED_LEN};
+pub use limit::Limit;
+pub use pem::{PemError, load_certificates, load_private_key};
+pub use policy::ToolshedPolicy;
+pub use policy_limits::ToolshedLimits;
+pub use read::FileIdentity;
+pub use router::{ProxyProtocol, RouterConfig};
+pub use sections::{Isolation, Limits, Penalties, Timeouts};
+pub use source::{CredentialError, DirectorySource, FileSource, credentials_directory};
+pub use table::KeyInfo;
+pub use worker::{UPLOAD_WINDOW, WorkerSettings};
