@@ -1,0 +1,4 @@
+mod bind;
+mod control;
+mod request;
+mod support;
