@@ -1,0 +1,404 @@
+//! One worker: where its opens go, and the data sockets it gets for them.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memory_config::RouterConfig;
+use memory_ipc::packets::{BrokerToWorker, WorkerToBroker};
+use memory_ipc::{Channel, ChannelError};
+use memory_wire::ids::{ConnectionId, Ticket};
+use memory_wire::{Did, Reason};
+use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore, oneshot};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, timeout};
+
+use crate::assignments::Assignments;
+use crate::dial::{dial, end};
+use crate::link::LinkAgent;
+use crate::snapshot::Snapshot;
+
+/// How old an admission may be when its socket is dialled. Older ones are asked for again: the ticket may have been replaced,
+/// and must still be young when the worker binds it.
+const MAX_ADMISSION_AGE: Duration = Duration::from_secs(3);
+
+/// What all workers share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) snapshot: Rc<RefCell<Snapshot>>,
+    bounds: Bounds,
+    /// One permit for each data socket that may be in setup.
+    dials: Semaphore,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// Unanswered placements of one worker.
+    placements: usize,
+    /// How long a placement waits for its turn behind another of the same worker.
+    turn: Duration,
+    /// How long the link agent may take to admit. Its own bounds are shorter: a turn and at most three requests.
+    admission: Duration,
+    /// How long a connection attempt may take.
+    dial: Duration,
+    /// How long a worker may take to commit or roll back. Its own deadline is shorter; this one is for a worker that does
+    /// not keep it.
+    settle: Duration,
+    /// `TCP_USER_TIMEOUT` of data sockets.
+    tcp_user: Duration,
+}
+
+impl Shared {
+    pub(crate) fn new(snapshot: Rc<RefCell<Snapshot>>, config: &RouterConfig) -> Self {
+        let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
+        let timeouts = &config.timeouts;
+        Self {
+            snapshot,
+            bounds: Bounds {
+                placements: count(config.limits.max_requests_per_connection),
+                turn: timeouts.control_wait + timeouts.data_handshake,
+                admission: (timeouts.control_wait + timeouts.control_request) * 5,
+                dial: timeouts.data_handshake,
+                settle: timeouts.data_handshake * 2,
+                tcp_user: timeouts.tcp_user,
+            },
+            dials: Semaphore::new(
+                count(config.limits.max_pending_dials).min(Semaphore::MAX_PERMITS),
+            ),
+        }
+    }
+}
+
+/// Serves one worker until it is gone.
+pub(crate) async fn serve(
+    shared: Rc<Shared>,
+    connection: ConnectionId,
+    worker: Channel,
+    link: Channel,
+) {
+    let this = Rc::new(Worker {
+        connection,
+        channel: worker,
+        link: LinkAgent::new(link, shared.bounds.admission),
+        assignments: RefCell::default(),
+        pending: RefCell::default(),
+        gates: RefCell::default(),
+        slot: Arc::new(Mutex::new(())),
+        shared,
+    });
+    let ended = tokio::select! {
+        ended = this.receive() => ended,
+        // The worker learns of the link agent's end by itself. What it asks here meanwhile is refused.
+        Err(error) = this.link.run() => Err(Ended::Channel(error)),
+    };
+    // Whoever still holds the descriptor is not to go on with a socket that nobody committed.
+    if let Some(pending) = this.pending.borrow_mut().take() {
+        end(&pending.socket);
+    }
+    match ended {
+        Ok(()) => tracing::debug!(%connection, "worker gone"),
+        Err(ended) => {
+            tracing::warn!(reason = %ended.reason(), %connection, detail = %ended, "worker's channel ended");
+        }
+    }
+}
+
+/// The data socket that is being set up.
+#[derive(Debug)]
+struct PendingSocket {
+    socket: OwnedFd,
+    /// Told when it is committed or rolled back.
+    settled: oneshot::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Worker {
+    connection: ConnectionId,
+    shared: Rc<Shared>,
+    channel: Channel,
+    link: LinkAgent,
+    assignments: RefCell<Assignments>,
+    pending: RefCell<Option<PendingSocket>>,
+    /// For each toolshed without a data socket: whoever sets one up. Others for it wait, in order.
+    gates: RefCell<HashMap<u16, Arc<Mutex<()>>>>,
+    /// Whoever sets up a data socket, of any toolshed.
+    slot: Arc<Mutex<()>>,
+}
+
+/// Why a worker is not served any longer, beside its end.
+#[derive(Debug, thiserror::Error)]
+enum Ended {
+    #[error("{0}")]
+    Channel(#[from] ChannelError),
+    #[error("it settled an assignment that is not pending")]
+    NotPending,
+    #[error("it took back an assignment whose binding was issued")]
+    Bound,
+    #[error("the link agent did not confirm a rollback")]
+    Unconfirmed,
+    #[error("it did not settle its data socket in time")]
+    Unsettled,
+}
+
+impl Ended {
+    const fn reason(&self) -> Reason {
+        match self {
+            Self::Channel(_) | Self::NotPending | Self::Bound => Reason::ChannelProtocol,
+            Self::Unconfirmed => Reason::LinkAgentLost,
+            Self::Unsettled => Reason::DataHandshake,
+        }
+    }
+}
+
+impl Worker {
+    async fn receive(self: &Rc<Self>) -> Result<(), Ended> {
+        let mut placements = JoinSet::new();
+        loop {
+            let packet = tokio::select! {
+                received = self.channel.recv_packet::<WorkerToBroker>() => received?,
+                Some(placed) = placements.join_next() => {
+                    settled(placed)?;
+                    continue;
+                }
+            };
+            let Some((packet, _)) = packet else {
+                return Ok(());
+            };
+            match packet {
+                WorkerToBroker::Place {
+                    sequence,
+                    space,
+                    principal,
+                } => {
+                    // Those that are over do not count, also where nobody has looked yet.
+                    while let Some(placed) = placements.try_join_next() {
+                        settled(placed)?;
+                    }
+                    if placements.len() >= self.shared.bounds.placements {
+                        self.refuse(sequence, Reason::RequestLimit).await?;
+                        continue;
+                    }
+                    placements.spawn_local(Rc::clone(self).place(sequence, space, principal));
+                }
+                WorkerToBroker::Commit { index, ticket } => self.commit(index, ticket).await?,
+                WorkerToBroker::Rollback { index, ticket } => self.roll_back(index, ticket).await?,
+            }
+        }
+    }
+
+    /// Answers one placement, and stays until the data socket that it may have got is settled.
+    async fn place(self: Rc<Self>, sequence: u32, space: Did, principal: Did) -> Result<(), Ended> {
+        match self.find(&space, principal).await {
+            Ok(Found::Existing(index)) => {
+                self.send(&BrokerToWorker::Existing { sequence, index }, &[])
+                    .await
+            }
+            Ok(Found::Ticket(turn)) => self.set_up(sequence, turn).await,
+            Err(reason) => self.refuse(sequence, reason).await,
+        }
+    }
+
+    /// Finds the data socket of a space, or the right to make one.
+    ///
+    /// Opens at a toolshed with a data socket run beside each other. Without one they go in turn, so that the first sets it up
+    /// and the others find it. Opens at different toolsheds ask the link agent beside each other, and only the setup itself
+    /// is one at a time: a slow toolshed must not hold up another's.
+    async fn find(&self, space: &Did, principal: Did) -> Result<Found, Reason> {
+        let placement = self.shared.snapshot.borrow().place(space)?;
+        let index = placement.toolshed;
+        let admit = || self.link.admit(placement, *space, principal);
+        let bound = || {
+            let has_socket = self.assignments.borrow().is_committed(index);
+            // Bound, and neither committed nor rolled back: the worker is about to end.
+            if has_socket {
+                Ok(Found::Existing(index))
+            } else {
+                Err(Reason::UpstreamUnavailable)
+            }
+        };
+        if self.assignments.borrow().is_committed(index) && admit().await?.is_none() {
+            return bound();
+        }
+        // Either there is no data socket, or a ticket for another: then its link was lost, and a new one is to replace it.
+        let gate = self.turn(self.gate(index)).await?;
+        let Some(mut ticket) = admit().await? else {
+            return bound();
+        };
+        let admitted = Instant::now();
+        let slot = self.turn(Arc::clone(&self.slot)).await?;
+        if admitted.elapsed() > MAX_ADMISSION_AGE {
+            ticket = match admit().await? {
+                Some(ticket) => ticket,
+                None => return bound(),
+            };
+        }
+        Ok(Found::Ticket(Turn {
+            index,
+            ticket,
+            guards: [gate, slot],
+        }))
+    }
+
+    /// Dials, hands the descriptor over and waits until the worker has settled what it got.
+    async fn set_up(&self, sequence: u32, turn: Turn) -> Result<(), Ended> {
+        let Turn {
+            index,
+            ticket,
+            guards,
+        } = turn;
+        let Ok(permit) = self.shared.dials.try_acquire() else {
+            return self.refuse(sequence, Reason::DialLimit).await;
+        };
+        let toolshed = self.shared.snapshot.borrow().toolshed(index).cloned();
+        let Some(toolshed) = toolshed else {
+            return self.refuse(sequence, Reason::RestartNeeded).await;
+        };
+        let Bounds {
+            dial: deadline,
+            tcp_user,
+            settle,
+            ..
+        } = self.shared.bounds;
+        let dialled = dial(toolshed.address, deadline, tcp_user)
+            .await
+            .and_then(|socket| {
+                let copy = socket.try_clone().map_err(|_| Reason::DescriptorLimit)?;
+                Ok((socket, copy))
+            });
+        let (socket, copy) = match dialled {
+            Ok(sockets) => sockets,
+            Err(reason) => {
+                tracing::warn!(%reason, connection = %self.connection, toolshed = toolshed.name, "no data socket");
+                return self.refuse(sequence, Reason::UpstreamUnavailable).await;
+            }
+        };
+        // Before the worker hears of it, which may settle it at once.
+        if !self.assignments.borrow_mut().begin(index, ticket) {
+            return self.refuse(sequence, Reason::Internal).await;
+        }
+        let (settled, until_settled) = oneshot::channel();
+        *self.pending.borrow_mut() = Some(PendingSocket {
+            socket: copy,
+            settled,
+        });
+        let packet = BrokerToWorker::Socket {
+            sequence,
+            index,
+            ticket,
+            toolshed: toolshed.did,
+            server_name: toolshed.server_name,
+            certificate: toolshed
+                .certificate
+                .first()
+                .map(|pin| pin.to_vec())
+                .unwrap_or_default(),
+        };
+        if let Err(error) = self.channel.send_packet(&packet, &[socket.as_fd()]).await {
+            self.assignments.borrow_mut().abandon(index, ticket);
+            self.pending.borrow_mut().take();
+            return match error {
+                // Nothing was sent: the entry of the directory does not fit a packet.
+                ChannelError::Packet(_) => self.refuse(sequence, Reason::UpstreamUnavailable).await,
+                error => Err(error.into()),
+            };
+        }
+        drop(socket);
+        let settled = timeout(settle, until_settled).await;
+        drop((permit, guards));
+        settled.map(|_| ()).map_err(|_| Ended::Unsettled)
+    }
+
+    /// Keeps the pending data socket: only the worker holds it from here on.
+    async fn commit(&self, index: u16, ticket: Ticket) -> Result<(), Ended> {
+        self.assignments
+            .borrow_mut()
+            .commit(index, ticket)
+            .map_err(|_| Ended::NotPending)?;
+        if let Some(PendingSocket { socket, settled }) = self.pending.borrow_mut().take() {
+            drop(socket);
+            // Whoever waited may have run out of patience just now.
+            let _ = settled.send(());
+        }
+        self.send(&BrokerToWorker::Confirmed, &[]).await
+    }
+
+    /// Takes the pending data socket back, after the link agent has confirmed that no binding was issued for it.
+    async fn roll_back(&self, index: u16, ticket: Ticket) -> Result<(), Ended> {
+        self.assignments
+            .borrow_mut()
+            .begin_rollback(index, ticket)
+            .map_err(|_| Ended::NotPending)?;
+        if !self
+            .link
+            .roll_back(index, ticket)
+            .await
+            .map_err(|_| Ended::Unconfirmed)?
+        {
+            return Err(Ended::Bound);
+        }
+        if let Some(PendingSocket { socket, settled }) = self.pending.borrow_mut().take() {
+            end(&socket);
+            // As in commit.
+            let _ = settled.send(());
+        }
+        self.assignments.borrow_mut().end_rollback();
+        self.send(&BrokerToWorker::Confirmed, &[]).await
+    }
+
+    async fn refuse(&self, sequence: u32, reason: Reason) -> Result<(), Ended> {
+        tracing::info!(%reason, connection = %self.connection, "placement refused");
+        self.send(
+            &BrokerToWorker::Refused {
+                sequence,
+                reason: reason.code(),
+            },
+            &[],
+        )
+        .await
+    }
+
+    async fn send(
+        &self,
+        packet: &BrokerToWorker,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), Ended> {
+        Ok(self.channel.send_packet(packet, descriptors).await?)
+    }
+
+    fn gate(&self, index: u16) -> Arc<Mutex<()>> {
+        Arc::clone(self.gates.borrow_mut().entry(index).or_default())
+    }
+
+    /// Waits for a turn, first come first served.
+    async fn turn(&self, mutex: Arc<Mutex<()>>) -> Result<OwnedMutexGuard<()>, Reason> {
+        timeout(self.shared.bounds.turn, mutex.lock_owned())
+            .await
+            .map_err(|_| Reason::AdmissionTimeout)
+    }
+}
+
+/// How a placement's task ended. One that was lost answers nobody, but is no reason to end the others.
+fn settled(task: Result<Result<(), Ended>, JoinError>) -> Result<(), Ended> {
+    task.unwrap_or(Ok(()))
+}
+
+/// Where an open goes.
+#[derive(Debug)]
+enum Found {
+    /// Over a data socket that the worker has.
+    Existing(u16),
+    /// Over a new one.
+    Ticket(Turn),
+}
+
+/// The right to set up a data socket now.
+#[derive(Debug)]
+struct Turn {
+    index: u16,
+    ticket: Ticket,
+    /// Keep others of this worker waiting until it is settled.
+    guards: [OwnedMutexGuard<()>; 2],
+}

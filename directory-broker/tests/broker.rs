@@ -1,0 +1,345 @@
+//! The whole role over real channels: this test is spawner, worker, link agent and toolshed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::io::{Read, Write};
+
+use common::{Bench, Worker, admission, assert_eof, number};
+use memory_ipc::Channel;
+use memory_ipc::packets::{BrokerToLinkAgent, BrokerToWorker, LinkAgentToBroker, WorkerToBroker};
+use memory_wire::Reason;
+use memory_wire::ids::Ticket;
+
+const TICKET: Ticket = Ticket::new([1; 32]);
+const OTHER: Ticket = Ticket::new([2; 32]);
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_committed_socket_serves_later_opens() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let socket = worker.open(0, 100, TICKET).await;
+            let mut toolshed = bench.accept(0);
+            assert!(socket.nodelay().unwrap());
+            worker
+                .send(WorkerToBroker::Commit {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
+            // Released, not shut down: what the worker sends arrives.
+            (&socket).write_all(b"x").unwrap();
+            let mut byte = [0];
+            toolshed.read_exact(&mut byte).unwrap();
+
+            let sequence = worker.place(101).await;
+            worker.answer_admission(0, 101, None).await;
+            assert_eq!(
+                worker.receive().await,
+                BrokerToWorker::Existing { sequence, index: 0 }
+            );
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_rollback_shuts_the_socket_down_for_everybody() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let mut held = worker.open(0, 100, TICKET).await;
+            worker
+                .send(WorkerToBroker::Rollback {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            assert_eq!(
+                worker.asked().await,
+                BrokerToLinkAgent::Rollback {
+                    index: 0,
+                    ticket: TICKET
+                }
+            );
+            worker
+                .link
+                .send_packet(&LinkAgentToBroker::Confirmed, &[])
+                .await
+                .unwrap();
+            assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
+            assert_eof(&mut bench.accept(0));
+            assert_eof(&mut held);
+            // The next open gets a new socket, here with the ticket that was not bound.
+            worker.open(0, 100, TICKET).await;
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_rollback_that_the_link_agent_refuses_ends_the_worker() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let mut held = worker.open(0, 100, TICKET).await;
+            worker
+                .send(WorkerToBroker::Rollback {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            worker.asked().await;
+            let reason = Reason::UpstreamLost.code();
+            worker
+                .link
+                .send_packet(
+                    &LinkAgentToBroker::Refused {
+                        sequence: 0,
+                        reason,
+                    },
+                    &[],
+                )
+                .await
+                .unwrap();
+            worker.ends().await;
+            assert_eof(&mut held);
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn settling_what_is_not_pending_ends_the_worker_alone() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut other = bench.worker().await;
+            let worker = bench.worker().await;
+            worker
+                .send(WorkerToBroker::Commit {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            worker.ends().await;
+
+            let mut worker = bench.worker().await;
+            worker.open(0, 100, TICKET).await;
+            worker
+                .send(WorkerToBroker::Commit {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
+            worker
+                .send(WorkerToBroker::Rollback {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            worker.ends().await;
+
+            let worker = bench.worker().await;
+            worker.channel.send(b"wpl1", &[]).await.unwrap();
+            worker.ends().await;
+
+            other.open(0, 100, TICKET).await;
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_dead_worker_takes_its_pending_socket_with_it() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let mut held = worker.open(0, 100, TICKET).await;
+            let Worker { channel, link, .. } = worker;
+            drop(channel);
+            assert!(
+                link.recv_packet::<BrokerToLinkAgent>()
+                    .await
+                    .unwrap()
+                    .is_none()
+            );
+            assert_eof(&mut held);
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_socket_that_is_not_settled_in_time_is_taken_back() {
+    let bench = Bench::new("data_handshake = \"100ms\"", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let mut held = worker.open(0, 100, TICKET).await;
+            worker.ends().await;
+            assert_eof(&mut held);
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn opens_at_one_toolshed_wait_for_its_socket() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let first = worker.place(100).await;
+            let second = worker.place(101).await;
+            worker.answer_admission(0, 100, Some(TICKET)).await;
+            let (packet, _socket) = worker.receive_socket().await;
+            assert_eq!(number(&packet), first);
+            worker
+                .send(WorkerToBroker::Commit {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
+            worker.answer_admission(0, 101, None).await;
+            assert_eq!(
+                worker.receive().await,
+                BrokerToWorker::Existing {
+                    sequence: second,
+                    index: 0
+                }
+            );
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn opens_at_two_toolsheds_ask_at_once_and_set_up_in_turn() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            worker.place(100).await;
+            let first = worker.asked().await;
+            worker.place(110).await;
+            // The second is asked for though the first is unanswered, and overtakes it.
+            worker.answer_admission(1, 110, Some(OTHER)).await;
+            let (packet, _socket) = worker.receive_socket().await;
+            assert!(matches!(packet, BrokerToWorker::Socket { index: 1, .. }));
+            worker.answer(&first, Some(TICKET)).await;
+            // The first waits for the second's setup.
+            worker
+                .send(WorkerToBroker::Commit {
+                    index: 1,
+                    ticket: OTHER,
+                })
+                .await;
+            assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
+            let (packet, _socket) = worker.receive_socket().await;
+            assert!(matches!(packet, BrokerToWorker::Socket { index: 0, .. }));
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_ticket_for_a_committed_toolshed_replaces_its_socket() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            worker.open(0, 100, TICKET).await;
+            worker
+                .send(WorkerToBroker::Commit {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
+            worker.place(100).await;
+            // Its link was lost meanwhile; asked once more when it is this open's turn.
+            worker.answer_admission(0, 100, Some(OTHER)).await;
+            worker.answer_admission(0, 100, Some(OTHER)).await;
+            let (packet, _socket) = worker.receive_socket().await;
+            assert!(matches!(
+                packet,
+                BrokerToWorker::Socket {
+                    index: 0,
+                    ticket: OTHER,
+                    ..
+                }
+            ));
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn refuses_what_cannot_be_placed_admitted_or_dialled() {
+    let mut bench = Bench::new("", "");
+    bench.toolsheds[1] = None;
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let sequence = worker.place(120).await;
+            worker.is_refused(sequence, Reason::Unplaced).await;
+
+            let sequence = worker.place(100).await;
+            let asked = worker.asked().await;
+            let refusal = LinkAgentToBroker::Refused {
+                sequence: admission(&asked),
+                reason: Reason::TicketWindow.code(),
+            };
+            worker.link.send_packet(&refusal, &[]).await.unwrap();
+            worker.is_refused(sequence, Reason::TicketWindow).await;
+
+            let sequence = worker.place(110).await;
+            worker.answer_admission(1, 110, Some(TICKET)).await;
+            worker
+                .is_refused(sequence, Reason::UpstreamUnavailable)
+                .await;
+
+            // A refusal leaves everything as it was.
+            worker.open(0, 100, TICKET).await;
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn data_sockets_in_setup_are_bounded_over_all_workers() {
+    let bench = Bench::new("", "max_pending_dials = 1");
+    bench
+        .run(async {
+            let mut first = bench.worker().await;
+            first.open(0, 100, TICKET).await;
+            let mut second = bench.worker().await;
+            let sequence = second.place(100).await;
+            second.answer_admission(0, 100, Some(OTHER)).await;
+            second.is_refused(sequence, Reason::DialLimit).await;
+            first
+                .send(WorkerToBroker::Commit {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            assert_eq!(first.receive().await, BrokerToWorker::Confirmed);
+            second.open(0, 100, OTHER).await;
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn without_a_link_agent_opens_are_refused_for_now() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let (link, _) = Channel::pair().unwrap();
+            worker.link = Channel::from_fd(link).unwrap();
+            let sequence = worker.place(100).await;
+            worker
+                .is_refused(sequence, Reason::UpstreamUnavailable)
+                .await;
+        })
+        .await;
+}

@@ -1,0 +1,292 @@
+//! Everything the link agent remembers, without a socket: contexts, links, the offer. Time and random bytes are passed in.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use memory_config::{RouterConfig, Toolshed};
+use memory_wire::admission::MAX_SKEW;
+use memory_wire::ids::{Challenge, ConnectionId, ContextId, Digest, Ticket};
+use memory_wire::records::DataHello;
+use memory_wire::{Did, Reason};
+use tokio::sync::Notify;
+
+use crate::clock::Moment;
+use crate::context::{Admission, ClientFlags, Context, ContextLimits, Surroundings};
+use crate::links::Links;
+use crate::queue::{Class, QueueLimits};
+use crate::registry::PrincipalRegistry;
+use crate::signer::{Bound, Signer};
+use crate::ticket::BindFault;
+use crate::upstream::Task;
+
+/// How far a toolshed's clock may be from ours in its greetings, seconds (protocol.md section 6.1).
+pub(crate) const MAX_HELLO_AGE: u64 = 60;
+
+const _: () = assert!(MAX_HELLO_AGE <= MAX_SKEW);
+
+/// The state of the role.
+#[derive(Debug)]
+pub(crate) struct Agent {
+    pub(crate) signer: Signer,
+    pub(crate) links: Links,
+    limits: ContextLimits,
+    registry: PrincipalRegistry,
+    pub(crate) contexts: HashMap<ContextId, Context>,
+}
+
+/// Why a worker's request was not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It is refused and the worker is told.
+    Refused(Reason),
+    /// No honest worker asks for it: its context ends. The text says what it was.
+    Violation(&'static str),
+}
+
+impl From<Reason> for Fault {
+    fn from(reason: Reason) -> Self {
+        Self::Refused(reason)
+    }
+}
+
+/// A challenge, as its context's worker is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Issued {
+    pub(crate) value: Challenge,
+    /// Unix seconds.
+    pub(crate) expires: u64,
+}
+
+/// A signed binding, and the canonical flags that it names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SignedBinding {
+    pub(crate) binding: Vec<u8>,
+    pub(crate) negotiated: Vec<u8>,
+}
+
+impl Agent {
+    pub(crate) fn new(signer: Signer, toolsheds: Vec<Toolshed>, config: &RouterConfig) -> Self {
+        let limits = &config.limits;
+        let queue = QueueLimits {
+            waiters: usize::try_from(limits.max_link_waiters).unwrap_or(usize::MAX),
+            wait: config.timeouts.control_wait,
+            request: config.timeouts.control_request,
+            rate: limits
+                .max_admissions_per_second
+                .get()
+                .map(|rate| u32::try_from(rate).unwrap_or(u32::MAX)),
+        };
+        Self {
+            signer,
+            links: Links::new(
+                toolsheds,
+                queue,
+                config.modern_cell_rep,
+                config.timeouts.startup_grace,
+            ),
+            limits: ContextLimits::from(limits),
+            registry: PrincipalRegistry::new(limits.max_connections_per_principal),
+            contexts: HashMap::new(),
+        }
+    }
+
+    /// Makes a context under a random identifier. `false` if it exists: the caller draws another.
+    pub(crate) fn open(&mut self, connection: ConnectionId, id: ContextId) -> Option<Rc<Notify>> {
+        if self.contexts.contains_key(&id) {
+            return None;
+        }
+        let context = Context::new(connection, id, self.limits);
+        let wake = Rc::clone(&context.wake);
+        self.contexts.insert(id, context);
+        Some(wake)
+    }
+
+    /// Ends a context: every toolshed that knows it is told.
+    pub(crate) fn close(&mut self, id: &ContextId, now: Moment) {
+        let Some(context) = self.contexts.remove(id) else {
+            return;
+        };
+        context.leave(&mut self.registry);
+        for index in context.known_at() {
+            self.links
+                .push(index, *id, Task::Close, Class::Kept, None, now.monotonic);
+        }
+    }
+
+    /// Takes the client's flags and issues the first challenge.
+    ///
+    /// # Errors
+    /// [`Reason::IncompatibleFlags`], [`Reason::UpstreamUnavailable`] before the offer is frozen, a second hello.
+    pub(crate) fn hello(
+        &mut self,
+        id: &ContextId,
+        flags: Vec<u8>,
+        challenge: Challenge,
+        now: Moment,
+    ) -> Result<Issued, Fault> {
+        let context = self.contexts.get_mut(id).ok_or(NO_CONTEXT)?;
+        if context.client.is_some() {
+            return Err(Fault::Violation("second hello"));
+        }
+        let offer = self.links.offer().ok_or(Reason::UpstreamUnavailable)?;
+        context.client = Some(ClientFlags::new(flags, offer)?);
+        self.challenge(id, challenge, now)
+    }
+
+    /// Issues a challenge.
+    ///
+    /// # Errors
+    /// A request before hello.
+    pub(crate) fn challenge(
+        &mut self,
+        id: &ContextId,
+        value: Challenge,
+        now: Moment,
+    ) -> Result<Issued, Fault> {
+        let epochs = self.links.epochs();
+        let issue = self.ready(id)?.challenges.issue(value, epochs, now);
+        Ok(Issued {
+            value,
+            expires: issue.expires,
+        })
+    }
+
+    /// Judges a statement. A new one is sent at once to every toolshed that holds an earlier one of its principal.
+    ///
+    /// # Errors
+    /// The reasons of protocol.md section 4.4; a request before hello.
+    pub(crate) fn authenticate(
+        &mut self,
+        id: &ContextId,
+        statement: &[u8],
+        now: Moment,
+    ) -> Result<Admission, Fault> {
+        self.ready(id)?;
+        let context = self.contexts.get_mut(id).ok_or(NO_CONTEXT)?;
+        let around = Surroundings {
+            signer: &self.signer,
+            registry: &mut self.registry,
+            is_linked: self.links.is_any_usable(),
+            now,
+        };
+        let admission = context.authenticate(statement, around)?;
+        if admission.is_new {
+            let task = Task::Verified {
+                principal: admission.principal,
+            };
+            for index in context.announce(&task) {
+                self.links
+                    .push(index, *id, task, Class::Kept, None, now.monotonic);
+            }
+        }
+        Ok(admission)
+    }
+
+    /// Releases a principal, here and wherever it is held. It need not be known.
+    ///
+    /// # Errors
+    /// A request before hello.
+    pub(crate) fn release(
+        &mut self,
+        id: &ContextId,
+        principal: Did,
+        now: Moment,
+    ) -> Result<(), Fault> {
+        self.ready(id)?;
+        let context = self.contexts.get_mut(id).ok_or(NO_CONTEXT)?;
+        context.release(&principal, &mut self.registry);
+        let task = Task::Release { principal };
+        for index in context.announce(&task) {
+            self.links
+                .push(index, *id, task, Class::Kept, None, now.monotonic);
+        }
+        Ok(())
+    }
+
+    /// Signs the binding of a data socket: after this the ticket cannot be rolled back.
+    ///
+    /// # Errors
+    /// [`Reason::UpstreamUnavailable`] for a link that is gone or a greeting that does not verify,
+    /// [`Reason::UpstreamIncompatible`], [`Reason::TicketWindow`]; a ticket bound before, a toolshed that does not exist.
+    pub(crate) fn bind(
+        &mut self,
+        id: &ContextId,
+        index: u16,
+        ticket: Ticket,
+        hello: &[u8],
+        now: Moment,
+    ) -> Result<SignedBinding, Fault> {
+        self.ready(id)?;
+        let toolshed = *self
+            .links
+            .did(index)
+            .ok_or(Fault::Violation("no such toolshed"))?;
+        let epoch = *self.links.usable(index)?;
+        let hello = DataHello::verify(hello, &toolshed).map_err(|_| Reason::UpstreamUnavailable)?;
+        if now.unix.abs_diff(hello.issued) > MAX_HELLO_AGE {
+            return Err(Reason::UpstreamUnavailable.into());
+        }
+        let context = self.contexts.get_mut(id).ok_or(NO_CONTEXT)?;
+        let Some(client) = &context.client else {
+            return Err(NO_CONTEXT);
+        };
+        let binding = self.signer.binding(&Bound {
+            hello: &hello,
+            epoch: &epoch,
+            context: id,
+            ticket,
+            client_flags: Digest::of(&client.original),
+            negotiated_flags: Digest::of(&client.negotiated),
+        });
+        let binding = binding.map_err(|_| Reason::Internal)?;
+        let negotiated = client.negotiated.clone();
+        // The signature is only now let out: whether it may be is decided here, in one step with marking the ticket.
+        match context
+            .upstream_mut(index)
+            .ticket_mut()
+            .bind(ticket, now.monotonic)
+        {
+            Ok(()) => Ok(SignedBinding {
+                binding,
+                negotiated,
+            }),
+            Err(BindFault::TooOld) => Err(Reason::TicketWindow.into()),
+            // The link may have been replaced since the ticket was given, and with it every ticket.
+            Err(BindFault::Unknown) => Err(Reason::UpstreamUnavailable.into()),
+            Err(BindFault::Again) => Err(Fault::Violation("ticket bound twice")),
+        }
+    }
+
+    /// Whether the broker may take an assignment back: unless its ticket's binding has been signed. The ticket stays and can
+    /// be used again.
+    pub(crate) fn roll_back(&self, id: &ContextId, index: u16, ticket: Ticket) -> bool {
+        let upstream = self
+            .contexts
+            .get(id)
+            .and_then(|context| context.upstream(index));
+        !upstream.is_some_and(|upstream| upstream.ticket().is_bound(ticket))
+    }
+
+    /// Notes that the link to a toolshed is gone, and everything with it.
+    pub(crate) fn link_down(&mut self, index: u16) {
+        self.links.down(index);
+        for context in self.contexts.values_mut() {
+            context.lose(index);
+        }
+    }
+
+    /// The context, if its hello has been taken.
+    fn ready(&mut self, id: &ContextId) -> Result<&mut Context, Fault> {
+        let context = self.contexts.get_mut(id).ok_or(NO_CONTEXT)?;
+        if context.client.is_none() {
+            return Err(Fault::Violation("request before hello"));
+        }
+        Ok(context)
+    }
+}
+
+const NO_CONTEXT: Fault = Fault::Violation("no context");
+
+#[cfg(test)]
+#[path = "agent_tests.rs"]
+mod tests;

@@ -1,0 +1,448 @@
+//! The worker's side of its channels to the link agent and the directory broker: numbered requests, answers matched by
+//! number, pushes handed on. Both peers are more trusted than this process, yet a packet that does not fit ends it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use memory_ipc::packets::{
+    BrokerToWorker, LinkAgentToWorker, Packet, WorkerToBroker, WorkerToLinkAgent,
+};
+use memory_ipc::{Channel, ChannelError};
+use memory_wire::did::Did;
+use memory_wire::ids::{Challenge, Ticket};
+use memory_wire::reason::Reason;
+use tokio::sync::oneshot;
+
+use crate::end::End;
+
+/// Why an agent did not do what was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// It answered with this reason.
+    Reason(Reason),
+    /// Its process or its channel is gone.
+    Gone,
+}
+
+/// Unanswered requests by number.
+#[derive(Debug)]
+struct Waiting<T> {
+    next: Cell<u32>,
+    by_number: RefCell<HashMap<u32, oneshot::Sender<T>>>,
+}
+
+impl<T> Waiting<T> {
+    fn new() -> Self {
+        Self {
+            next: Cell::new(1),
+            by_number: RefCell::new(HashMap::new()),
+        }
+    }
+
+    fn register(&self) -> (u32, oneshot::Receiver<T>) {
+        let number = self.next.get();
+        self.next.set(number.wrapping_add(1));
+        let (sender, receiver) = oneshot::channel();
+        self.by_number.borrow_mut().insert(number, sender);
+        (number, receiver)
+    }
+
+    /// Delivers an answer; `false` if nobody asked with that number.
+    fn answer(&self, number: u32, value: T) -> bool {
+        match self.by_number.borrow_mut().remove(&number) {
+            // The asker may have given up meanwhile: its late answer is dropped here.
+            Some(waiter) => {
+                let _ = waiter.send(value);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn clear(&self) {
+        self.by_number.borrow_mut().clear();
+    }
+}
+
+/// What the link agent answered to `hello`.
+#[derive(Debug, Clone)]
+pub(crate) struct Offer {
+    pub(crate) deployment: String,
+    pub(crate) router: Did,
+    /// Canonical JSON of the frozen public offer.
+    pub(crate) flags: Vec<u8>,
+    pub(crate) challenge: IssuedChallenge,
+}
+
+/// A challenge of this context.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IssuedChallenge {
+    pub(crate) value: Challenge,
+    /// Unix seconds.
+    pub(crate) expires: u64,
+    /// The router's clock when it was issued, Unix seconds.
+    pub(crate) now: u64,
+}
+
+/// The channel to the link agent.
+#[derive(Debug)]
+pub(crate) struct LinkAgent {
+    channel: Channel,
+    waiting: Waiting<LinkAgentToWorker>,
+}
+
+impl LinkAgent {
+    pub(crate) fn new(channel: Channel) -> Self {
+        Self {
+            channel,
+            waiting: Waiting::new(),
+        }
+    }
+
+    async fn ask(
+        &self,
+        build: impl FnOnce(u32) -> WorkerToLinkAgent,
+    ) -> Result<LinkAgentToWorker, Refused> {
+        let (number, answer) = self.waiting.register();
+        let packet = build(number)
+            .encode()
+            .map_err(|_| Refused::Reason(Reason::Internal))?;
+        self.channel
+            .send(&packet, &[])
+            .await
+            .map_err(|_| Refused::Gone)?;
+        match answer.await.map_err(|_| Refused::Gone)? {
+            LinkAgentToWorker::Refused { reason, .. } => Err(Refused::Reason(reason_of(reason))),
+            other => Ok(other),
+        }
+    }
+
+    /// Registers the context with the client's canonical flags. The first exchange on the channel, before [`Self::run`]
+    /// reads it.
+    pub(crate) async fn hello(&self, flags: Vec<u8>) -> Result<Offer, Refused> {
+        let hello = WorkerToLinkAgent::Hello { sequence: 0, flags };
+        self.channel
+            .send_packet(&hello, &[])
+            .await
+            .map_err(|_| Refused::Gone)?;
+        loop {
+            let received = self.channel.recv_packet::<LinkAgentToWorker>().await;
+            let Ok(Some((packet, _))) = received else {
+                return Err(Refused::Gone);
+            };
+            match packet {
+                LinkAgentToWorker::HelloOk {
+                    sequence: 0,
+                    deployment,
+                    router,
+                    offer,
+                    challenge,
+                    expires,
+                    now,
+                } => {
+                    return Ok(Offer {
+                        deployment,
+                        router,
+                        flags: offer,
+                        challenge: IssuedChallenge {
+                            value: challenge,
+                            expires,
+                            now,
+                        },
+                    });
+                }
+                LinkAgentToWorker::Refused { reason, .. } => {
+                    return Err(Refused::Reason(reason_of(reason)));
+                }
+                // There is nothing to lose yet.
+                LinkAgentToWorker::LinkLost { .. } => {}
+                _ => return Err(Refused::Gone),
+            }
+        }
+    }
+
+    /// A fresh challenge for this context.
+    pub(crate) async fn challenge(&self) -> Result<IssuedChallenge, Refused> {
+        match self
+            .ask(|sequence| WorkerToLinkAgent::ChallengeRequest { sequence })
+            .await?
+        {
+            LinkAgentToWorker::ChallengeIssued {
+                challenge,
+                expires,
+                now,
+                ..
+            } => Ok(IssuedChallenge {
+                value: challenge,
+                expires,
+                now,
+            }),
+            _ => Err(Refused::Gone),
+        }
+    }
+
+    /// Admits a statement that this worker already verified.
+    pub(crate) async fn authenticate(&self, statement: Vec<u8>) -> Result<(Did, u64), Refused> {
+        match self
+            .ask(|sequence| WorkerToLinkAgent::Authenticate {
+                sequence,
+                statement,
+            })
+            .await?
+        {
+            LinkAgentToWorker::Authenticated {
+                principal, expires, ..
+            } => Ok((principal, expires)),
+            _ => Err(Refused::Gone),
+        }
+    }
+
+    /// Withdraws a principal's authority to open more.
+    pub(crate) async fn release(&self, principal: Did) -> Result<(), Refused> {
+        match self
+            .ask(|sequence| WorkerToLinkAgent::Release {
+                sequence,
+                principal,
+            })
+            .await?
+        {
+            LinkAgentToWorker::Ack { .. } => Ok(()),
+            _ => Err(Refused::Gone),
+        }
+    }
+
+    /// Asks for the signature that binds a data socket; returns `rdb1` and the canonical negotiated flags.
+    pub(crate) async fn bind(
+        &self,
+        index: u16,
+        ticket: Ticket,
+        hello: Vec<u8>,
+    ) -> Result<(Vec<u8>, Vec<u8>), Refused> {
+        match self
+            .ask(|sequence| WorkerToLinkAgent::Bind {
+                sequence,
+                index,
+                ticket,
+                hello,
+            })
+            .await?
+        {
+            LinkAgentToWorker::Bound {
+                binding,
+                negotiated,
+                ..
+            } => Ok((binding, negotiated)),
+            _ => Err(Refused::Gone),
+        }
+    }
+
+    /// Receives answers and pushes until the agent is gone, which ends the connection: its context is gone with it.
+    pub(crate) async fn run(self: Rc<Self>, link_lost: impl Fn(u16)) -> Result<(), End> {
+        loop {
+            let (packet, _) = match self.channel.recv_packet::<LinkAgentToWorker>().await {
+                Ok(Some(received)) => received,
+                Ok(None) => break,
+                Err(error) => return Err(broken("link-agent-packet", &error)),
+            };
+            match packet {
+                LinkAgentToWorker::LinkLost { index } => link_lost(index),
+                answer => {
+                    let number = number_of(&answer);
+                    if !number.is_some_and(|number| self.waiting.answer(number, answer)) {
+                        return Err(End::new(Reason::Internal, "link-agent-answer"));
+                    }
+                }
+            }
+        }
+        self.waiting.clear();
+        Err(End::new(Reason::LinkAgentLost, "link-agent-gone"))
+    }
+}
+
+/// Where the broker placed a space.
+#[derive(Debug)]
+pub(crate) enum Placement {
+    /// The connection has a committed data socket to that toolshed.
+    Existing(u16),
+    /// A connected socket, to be set up and then committed or rolled back.
+    Socket(Box<DialledSocket>),
+}
+
+/// A data socket that the broker dialled.
+#[derive(Debug)]
+pub(crate) struct DialledSocket {
+    pub(crate) index: u16,
+    pub(crate) ticket: Ticket,
+    pub(crate) toolshed: Did,
+    pub(crate) server_name: String,
+    /// The pinned certificate, DER.
+    pub(crate) certificate: Vec<u8>,
+    pub(crate) descriptor: OwnedFd,
+}
+
+enum BrokerAnswer {
+    Existing(u16),
+    Socket(Box<DialledSocket>),
+    Refused(Reason),
+}
+
+/// The channel to the directory broker.
+pub(crate) struct Broker {
+    channel: Channel,
+    waiting: Waiting<BrokerAnswer>,
+    /// The unanswered commit or rollback; there is at most one pending data socket.
+    settling: RefCell<Option<oneshot::Sender<()>>>,
+    gone: Cell<bool>,
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Broker")
+            .field("gone", &self.gone.get())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Broker {
+    pub(crate) fn new(channel: Channel) -> Self {
+        Self {
+            channel,
+            waiting: Waiting::new(),
+            settling: RefCell::new(None),
+            gone: Cell::new(false),
+        }
+    }
+
+    /// Asks where `space` lives, and for a data socket there if the connection has none.
+    pub(crate) async fn place(&self, space: Did, principal: Did) -> Result<Placement, Refused> {
+        if self.gone.get() {
+            return Err(Refused::Gone);
+        }
+        let (sequence, answer) = self.waiting.register();
+        let packet = WorkerToBroker::Place {
+            sequence,
+            space,
+            principal,
+        }
+        .encode()
+        .map_err(|_| Refused::Reason(Reason::Internal))?;
+        self.channel
+            .send(&packet, &[])
+            .await
+            .map_err(|_| Refused::Gone)?;
+        match answer.await.map_err(|_| Refused::Gone)? {
+            BrokerAnswer::Existing(index) => Ok(Placement::Existing(index)),
+            BrokerAnswer::Socket(socket) => Ok(Placement::Socket(socket)),
+            BrokerAnswer::Refused(reason) => Err(Refused::Reason(reason)),
+        }
+    }
+
+    /// `mdc1`: the data socket serves now and can no longer be rolled back.
+    pub(crate) async fn commit(&self, index: u16, ticket: Ticket) -> Result<(), Refused> {
+        self.settle(&WorkerToBroker::Commit { index, ticket }).await
+    }
+
+    /// `mdf1`: the data socket failed before its binding; the broker shuts it down.
+    pub(crate) async fn roll_back(&self, index: u16, ticket: Ticket) -> Result<(), Refused> {
+        self.settle(&WorkerToBroker::Rollback { index, ticket })
+            .await
+    }
+
+    async fn settle(&self, packet: &WorkerToBroker) -> Result<(), Refused> {
+        let (sender, done) = oneshot::channel();
+        if self.gone.get() || self.settling.borrow_mut().replace(sender).is_some() {
+            return Err(Refused::Gone);
+        }
+        let packet = packet
+            .encode()
+            .map_err(|_| Refused::Reason(Reason::Internal))?;
+        self.channel
+            .send(&packet, &[])
+            .await
+            .map_err(|_| Refused::Gone)?;
+        done.await.map_err(|_| Refused::Gone)
+    }
+
+    /// Receives answers. A broker that is gone leaves open sockets alone; later opens are refused for now.
+    pub(crate) async fn run(self: Rc<Self>) -> Result<(), End> {
+        loop {
+            let (packet, mut descriptors) = match self.channel.recv_packet::<BrokerToWorker>().await
+            {
+                Ok(Some(received)) => received,
+                Ok(None) => break,
+                // Only the descriptor was lost: the socket it stood for cannot be used, and waiting for it would never end.
+                Err(error) => return Err(broken("broker-packet", &error)),
+            };
+            let known = match packet {
+                BrokerToWorker::Existing { sequence, index } => {
+                    self.waiting.answer(sequence, BrokerAnswer::Existing(index))
+                }
+                BrokerToWorker::Refused { sequence, reason } => self
+                    .waiting
+                    .answer(sequence, BrokerAnswer::Refused(reason_of(reason))),
+                BrokerToWorker::Socket {
+                    sequence,
+                    index,
+                    ticket,
+                    toolshed,
+                    server_name,
+                    certificate,
+                } => {
+                    let Some(descriptor) = descriptors.pop() else {
+                        return Err(End::new(Reason::Internal, "broker-descriptor"));
+                    };
+                    let socket = DialledSocket {
+                        index,
+                        ticket,
+                        toolshed,
+                        server_name,
+                        certificate,
+                        descriptor,
+                    };
+                    self.waiting
+                        .answer(sequence, BrokerAnswer::Socket(Box::new(socket)))
+                }
+                BrokerToWorker::Confirmed => match self.settling.borrow_mut().take() {
+                    Some(waiter) => {
+                        let _ = waiter.send(());
+                        true
+                    }
+                    None => false,
+                },
+            };
+            if !known {
+                return Err(End::new(Reason::Internal, "broker-answer"));
+            }
+        }
+        self.gone.set(true);
+        self.waiting.clear();
+        self.settling.borrow_mut().take();
+        Ok(())
+    }
+}
+
+/// The reason of a byte on a channel. One this build does not know is a fault, not a verdict.
+fn reason_of(code: u8) -> Reason {
+    Reason::from_code(code).unwrap_or(Reason::Internal)
+}
+
+/// The request that a packet of the link agent answers.
+fn number_of(packet: &LinkAgentToWorker) -> Option<u32> {
+    match packet {
+        LinkAgentToWorker::HelloOk { sequence, .. }
+        | LinkAgentToWorker::ChallengeIssued { sequence, .. }
+        | LinkAgentToWorker::Refused { sequence, .. }
+        | LinkAgentToWorker::Authenticated { sequence, .. }
+        | LinkAgentToWorker::Ack { sequence }
+        | LinkAgentToWorker::Bound { sequence, .. } => Some(*sequence),
+        LinkAgentToWorker::LinkLost { .. } => None,
+    }
+}
+
+fn broken(detail: &'static str, error: &ChannelError) -> End {
+    let _ = error;
+    End::new(Reason::Internal, detail)
+}

@@ -1,0 +1,560 @@
+//! What the client sends: whole messages or records, controls for the router itself, and requests for the toolsheds.
+//!
+//! One message is worked on at a time, in the order of arrival. Ordinary data is forwarded record by record as it comes;
+//! controls are assembled, because the router has to read them. Whatever cannot go on now (no request credit, a session
+//! behind its watch mutation, a full request table) stops the reading of this client, for at most `admission`.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::rc::Rc;
+
+use memory_transport::{Buffer, Incoming, WsReadError, WsReader};
+use memory_wire::credit::REQUEST_WINDOW;
+use memory_wire::envelope::{self, ENVELOPE_MAGIC};
+use memory_wire::json::JsonLimits;
+use memory_wire::message::{self, MAX_EXPANDED_LEN, Message};
+use memory_wire::reason::Reason;
+use memory_wire::stream::{
+    BodyAssembler, BodyProgress, Direction, Header, Record, Route, decode_record,
+};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::ClientRead;
+use crate::connection::Shared;
+use crate::controls::{self, Framing, is_control};
+use crate::end::End;
+use crate::opener::Open;
+use crate::table::Placed;
+use crate::times::Times;
+use crate::upstream::{BodyTurn, Upstream};
+
+/// First four bytes of a record.
+const RECORD_MAGIC: &[u8; 4] = b"mrt\x01";
+
+/// Operations that only a toolshed's operator may ask for; never forwarded.
+const OPERATOR_KINDS: [&str; 1] = ["sqlite.register-disk-source"];
+
+/// The upload in progress.
+enum Upload {
+    None,
+    /// A control, assembled; the header's own text is kept to compare the message with it.
+    Assemble {
+        body: BodyAssembler,
+        header: Vec<u8>,
+    },
+    /// Ordinary data on its way to a toolshed.
+    Forward {
+        turn: BodyTurn,
+        progress: BodyProgress,
+    },
+    /// The body of a refused request.
+    Discard {
+        progress: BodyProgress,
+    },
+}
+
+/// The reading side of one connection.
+pub(crate) struct Input {
+    shared: Rc<Shared>,
+    opens: mpsc::UnboundedSender<Open>,
+    framing: Framing,
+    upload: Upload,
+    /// When the upload in progress has to be complete.
+    upload_deadline: Option<Instant>,
+    authentication_began: bool,
+    spare: Buffer,
+}
+
+impl Input {
+    pub(crate) fn new(shared: Rc<Shared>, opens: mpsc::UnboundedSender<Open>) -> Self {
+        Self {
+            shared,
+            opens,
+            framing: Framing::Legacy,
+            upload: Upload::None,
+            upload_deadline: None,
+            authentication_began: false,
+            spare: Buffer::new(),
+        }
+    }
+
+    /// Works on what arrives until the connection ends.
+    pub(crate) async fn run(
+        &mut self,
+        reader: &mut WsReader<ClientRead>,
+        heard: &dyn Fn(bool),
+    ) -> Result<Infallible, End> {
+        loop {
+            self.pause_while_full().await?;
+            heard(true);
+            let incoming = self.next(reader).await?;
+            heard(false);
+            self.shared.busy();
+            match incoming {
+                Incoming::Text => self.text(reader.buffer().payload()).await?,
+                Incoming::Binary => self.binary(reader).await?,
+                Incoming::Ping => {
+                    let payload = reader.control().to_vec();
+                    self.shared.output.pong(&payload).await?;
+                }
+                Incoming::Pong => {}
+                Incoming::Close { .. } => {
+                    return Err(End::new(Reason::ClientClosed, "close-frame"));
+                }
+            }
+        }
+    }
+
+    /// The next message; returns owed credit and spare memory before it really waits.
+    async fn next(&mut self, reader: &mut WsReader<ClientRead>) -> Result<Incoming, End> {
+        let shared = Rc::clone(&self.shared);
+        let spare = &mut self.spare;
+        let wait = async {
+            tokio::select! {
+                biased;
+                incoming = reader.next() => return incoming,
+                () = std::future::ready(()) => shared.output.flush_credit(),
+            }
+            loop {
+                tokio::select! {
+                    biased;
+                    incoming = reader.next() => return incoming,
+                    () = shared.quiet.notified() => {
+                        reader.buffer().shrink();
+                        spare.shrink();
+                    }
+                }
+            }
+        };
+        let incoming = match self.upload_deadline {
+            None => wait.await,
+            Some(deadline) => tokio::time::timeout_at(deadline, wait)
+                .await
+                .map_err(|_| End::new(Reason::UploadTimeout, "upload"))?,
+        };
+        incoming.map_err(|error| read_end(&error))
+    }
+
+    // --- pauses ---
+
+    async fn pause_while_full(&mut self) -> Result<(), End> {
+        if !self.shared.output.has_room() {
+            let shared = Rc::clone(&self.shared);
+            self.patiently("answers-unread", shared.output.room())
+                .await?;
+        }
+        if self.shared.table.borrow().is_full() {
+            let shared = Rc::clone(&self.shared);
+            self.patiently("requests", async {
+                loop {
+                    let answered = shared.answered.notified();
+                    if !shared.table.borrow().is_full() {
+                        return;
+                    }
+                    answered.await;
+                }
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for `event`, for at most `admission`. While it waits the client is not read, so its upload's deadline moves.
+    async fn patiently<T>(
+        &mut self,
+        what: &'static str,
+        event: impl Future<Output = T>,
+    ) -> Result<T, End> {
+        let began = Instant::now();
+        let outcome = tokio::time::timeout(self.shared.settings.admission(), event).await;
+        if let Some(deadline) = self.upload_deadline.as_mut() {
+            *deadline += began.elapsed();
+        }
+        outcome.map_err(|_| End::new(Reason::AdmissionTimeout, what))
+    }
+
+    /// Where a request of a session goes; waits behind the session's watch mutation.
+    async fn place(&mut self, space: &str, session_id: &str) -> Result<Option<Rc<Upstream>>, End> {
+        let placed = self.shared.table.borrow_mut().place(space, session_id);
+        let index = match placed {
+            Placed::Unknown => return Ok(None),
+            Placed::Ready(index) => index,
+            Placed::Behind(_) => {
+                let shared = Rc::clone(&self.shared);
+                let placed = self
+                    .patiently("watch-mutation", async {
+                        loop {
+                            let answered = shared.answered.notified();
+                            match shared.table.borrow_mut().place(space, session_id) {
+                                Placed::Behind(_) => {}
+                                placed => return placed,
+                            }
+                            answered.await;
+                        }
+                    })
+                    .await?;
+                match placed {
+                    Placed::Ready(index) => index,
+                    Placed::Behind(_) | Placed::Unknown => return Ok(None),
+                }
+            }
+        };
+        match self.shared.upstream(index) {
+            Some(upstream) if !upstream.is_lost() => Ok(Some(upstream)),
+            _ => Err(End::upstream("upstream-gone")),
+        }
+    }
+
+    async fn send_header(
+        &mut self,
+        upstream: &Rc<Upstream>,
+        bytes: u32,
+        binary: bool,
+        route: &Route<'_>,
+    ) -> Result<BodyTurn, End> {
+        if let Some(mut turn) = upstream.try_turn(bytes) {
+            // Credit covers it: the only wait left is the socket, which is bounded like every other pause.
+            self.patiently("request-header", turn.header(bytes, binary, route))
+                .await??;
+            return Ok(turn);
+        }
+        self.patiently("request-credit", async {
+            let mut turn = upstream.turn().await;
+            turn.header(bytes, binary, route).await.map(|()| turn)
+        })
+        .await?
+    }
+
+    async fn send_whole(
+        &mut self,
+        upstream: &Rc<Upstream>,
+        body: &[u8],
+        binary: bool,
+        route: &Route<'_>,
+    ) -> Result<(), End> {
+        let bytes = u32::try_from(body.len()).map_err(|_| End::client("message-too-large"))?;
+        let mut turn = self.send_header(upstream, bytes, binary, route).await?;
+        self.patiently("request-body", turn.whole(body)).await?
+    }
+
+    // --- whole messages ---
+
+    async fn text(&mut self, text: &[u8]) -> Result<(), End> {
+        if matches!(self.framing, Framing::Credited) {
+            return Err(End::client("text-in-credited-stream"));
+        }
+        let message = self.project(text)?;
+        self.whole(&message, text).await
+    }
+
+    fn project(&self, text: &[u8]) -> Result<Message, End> {
+        let limits = JsonLimits {
+            max_slots: self.shared.settings.max_frame_slots,
+            ..JsonLimits::default()
+        };
+        message::project(text, &limits).map_err(|error| End::client(error.reason()))
+    }
+
+    /// A complete public message, text as sent or as expanded.
+    async fn whole(&mut self, message: &Message, text: &[u8]) -> Result<(), End> {
+        if !matches!(self.upload, Upload::None) {
+            return Err(End::client("message-inside-upload"));
+        }
+        if is_control(&message.kind) {
+            return self.control(message, text, false).await;
+        }
+        controls::reject_smuggled(message)?;
+        let route = Route::of(message);
+        let Some((upstream, _)) = self.admit_data(&route, text.len() as u64).await? else {
+            return Ok(());
+        };
+        self.send_whole(&upstream, text, false, &route).await
+    }
+
+    async fn binary(&mut self, reader: &mut WsReader<ClientRead>) -> Result<(), End> {
+        let payload = reader.buffer().payload();
+        if payload.starts_with(RECORD_MAGIC) && !matches!(self.framing, Framing::Legacy) {
+            return self.record(reader).await;
+        }
+        if payload.starts_with(ENVELOPE_MAGIC.get(..4).unwrap_or_default())
+            && self.shared.envelopes()
+            && !matches!(self.framing, Framing::Credited)
+        {
+            let opened = self.expand(payload)?;
+            return self.whole(&opened.0, &opened.1).await;
+        }
+        Err(End::client("binary-message"))
+    }
+
+    fn expand(&self, payload: &[u8]) -> Result<(Message, Vec<u8>), End> {
+        let opened = envelope::decode(payload, MAX_EXPANDED_LEN)
+            .map_err(|fault| End::client(fault.reason()))?;
+        let message = self.project(&opened.text)?;
+        envelope::check_hint(&opened, &message).map_err(|fault| End::client(fault.reason()))?;
+        Ok((message, opened.text))
+    }
+
+    // --- records ---
+
+    async fn record(&mut self, reader: &mut WsReader<ClientRead>) -> Result<(), End> {
+        let len = reader.buffer().len();
+        self.shared.output.charge(len)?;
+        // The record leaves the reader, so that the wait for a toolshed cannot disturb what is read next.
+        let mut record = std::mem::take(&mut self.spare);
+        reader.swap_buffer(&mut record);
+        let outcome = self.take_record(&mut record).await;
+        record.clear();
+        reader.swap_buffer(&mut record);
+        self.spare = record;
+        outcome?;
+        self.shared.output.accept(len);
+        Ok(())
+    }
+
+    async fn take_record(&mut self, record: &mut Buffer) -> Result<(), End> {
+        enum Kind {
+            Header,
+            Chunk(usize),
+            Completion,
+        }
+        let kind =
+            match decode_record(record.payload()).map_err(|fault| End::client(fault.reason()))? {
+                Record::Header(_) => Kind::Header,
+                Record::Chunk(chunk) => Kind::Chunk(chunk.len()),
+                Record::Completion => Kind::Completion,
+            };
+        match kind {
+            Kind::Header => self.header(record).await,
+            Kind::Chunk(len) => self.chunk(record, len).await,
+            Kind::Completion => self.completion(record).await,
+        }
+    }
+
+    async fn header(&mut self, record: &Buffer) -> Result<(), End> {
+        if !matches!(self.upload, Upload::None) {
+            return Err(End::client("header-inside-upload"));
+        }
+        let Ok(Record::Header(json)) = decode_record(record.payload()) else {
+            return Err(End::client("record-header"));
+        };
+        let header = Header::parse(json, Direction::PublicUpload)
+            .map_err(|fault| End::client(fault.reason()))?;
+        if header.binary && !self.shared.compression() {
+            return Err(End::client("binary-without-compression"));
+        }
+        let mut progress = BodyProgress::new();
+        progress
+            .begin(header.bytes)
+            .map_err(|fault| End::client(fault.reason()))?;
+        self.upload_deadline =
+            Some(Instant::now() + self.shared.settings.upload_allowance(header.bytes));
+        if is_control(&header.route.kind) {
+            let mut body = BodyAssembler::new();
+            body.begin(header.bytes)
+                .map_err(|fault| End::client(fault.reason()))?;
+            self.upload = Upload::Assemble {
+                body,
+                header: json.to_vec(),
+            };
+            return Ok(());
+        }
+        self.upload = match self
+            .admit_data(&header.route, u64::from(header.bytes))
+            .await?
+        {
+            None => Upload::Discard { progress },
+            Some((upstream, bytes)) => {
+                let turn = self
+                    .send_header(&upstream, bytes, header.binary, &header.route)
+                    .await?;
+                Upload::Forward { turn, progress }
+            }
+        };
+        Ok(())
+    }
+
+    async fn chunk(&mut self, record: &mut Buffer, len: usize) -> Result<(), End> {
+        match &mut self.upload {
+            Upload::None => Err(End::client("chunk-without-header")),
+            Upload::Assemble { body, .. } => {
+                let Ok(Record::Chunk(chunk)) = decode_record(record.payload()) else {
+                    return Err(End::client("record-chunk"));
+                };
+                body.chunk(chunk)
+                    .map(drop)
+                    .map_err(|fault| End::client(fault.reason()))
+            }
+            Upload::Discard { progress } => progress
+                .chunk(len)
+                .map(drop)
+                .map_err(|fault| End::client(fault.reason())),
+            Upload::Forward { turn, progress } => {
+                progress
+                    .chunk(len)
+                    .map_err(|fault| End::client(fault.reason()))?;
+                let began = Instant::now();
+                let sent =
+                    tokio::time::timeout(self.shared.settings.admission(), turn.record(record))
+                        .await;
+                if let Some(deadline) = self.upload_deadline.as_mut() {
+                    *deadline += began.elapsed();
+                }
+                sent.map_err(|_| End::new(Reason::AdmissionTimeout, "request-body"))?
+            }
+        }
+    }
+
+    async fn completion(&mut self, record: &mut Buffer) -> Result<(), End> {
+        let fault = |fault: memory_wire::stream::StreamFault| End::client(fault.reason());
+        self.upload_deadline = None;
+        match std::mem::replace(&mut self.upload, Upload::None) {
+            Upload::None => Err(End::client("completion-without-header")),
+            Upload::Discard { mut progress } => progress.complete().map(drop).map_err(fault),
+            Upload::Forward {
+                mut turn,
+                mut progress,
+            } => {
+                progress.complete().map_err(fault)?;
+                self.patiently("request-body", turn.record(record)).await?
+            }
+            Upload::Assemble { mut body, header } => {
+                let body = body.complete().map_err(fault)?;
+                let header = Header::parse(&header, Direction::PublicUpload).map_err(fault)?;
+                let (message, text) = if header.binary {
+                    let (message, text) = self.expand(&body)?;
+                    (message, Some(text))
+                } else {
+                    (self.project(&body)?, None)
+                };
+                if !header.route.matches(&message) {
+                    return Err(End::client("header-mismatch"));
+                }
+                drop(text);
+                self.control(&message, &body, header.binary).await
+            }
+        }
+    }
+
+    // --- requests ---
+
+    /// Admits ordinary data by its route. `None`: refused, and answered if it can be.
+    async fn admit_data(
+        &mut self,
+        route: &Route<'_>,
+        bytes: u64,
+    ) -> Result<Option<(Rc<Upstream>, u32)>, End> {
+        if controls::is_reserved(&route.kind) {
+            return Err(End::client("reserved-type"));
+        }
+        let (Some(request_id), Some(space), Some(session_id)) = (
+            route.request_id.as_deref(),
+            route.space.as_deref(),
+            route.session_id.as_deref(),
+        ) else {
+            return Err(End::client("request-members"));
+        };
+        let upstream = self.place(space, session_id).await?;
+        let refusal = if OPERATOR_KINDS.contains(&route.kind.as_ref()) {
+            Some(Reason::OperationDenied)
+        } else if upstream.is_none() {
+            Some(Reason::SessionUnknown)
+        } else if bytes > u64::from(REQUEST_WINDOW) {
+            Some(Reason::RequestTooLarge)
+        } else {
+            None
+        };
+        if let Some(reason) = refusal {
+            self.shared.table.borrow_mut().begin_local(request_id)?;
+            self.shared.refuse(request_id, reason, "request")?;
+            return Ok(None);
+        }
+        let (Some(upstream), Ok(bytes)) = (upstream, u32::try_from(bytes)) else {
+            return Ok(None);
+        };
+        let mut table = self.shared.table.borrow_mut();
+        if route.kind == "session.close" {
+            table.begin_close(request_id, upstream.index(), space, session_id)?;
+        } else {
+            table.begin_plain(request_id, upstream.index())?;
+        }
+        drop(table);
+        Ok(Some((upstream, bytes)))
+    }
+
+    async fn control(&mut self, message: &Message, body: &[u8], binary: bool) -> Result<(), End> {
+        match message.kind.as_str() {
+            "router.transport" => {
+                if self.authentication_began || !matches!(self.framing, Framing::Legacy) || binary {
+                    return Err(End::client("transport-selection"));
+                }
+                self.framing = controls::select_transport(message)?;
+                if matches!(self.framing, Framing::Credited) {
+                    self.shared
+                        .output
+                        .start_credit(self.shared.settings.upload_window)?;
+                }
+                Ok(())
+            }
+            "session.open" => {
+                let open = controls::parse_open(&self.shared, message, body, binary)?;
+                if let Some(open) = open {
+                    self.opens
+                        .send(open)
+                        .map_err(|_| End::new(Reason::Internal, "opener"))?;
+                }
+                Ok(())
+            }
+            "session.watch.set" | "session.watch.add" => self.watch(message, body, binary).await,
+            _ => {
+                self.authentication_began = true;
+                controls::serve(&self.shared, &self.framing, message).await
+            }
+        }
+    }
+
+    async fn watch(&mut self, message: &Message, body: &[u8], binary: bool) -> Result<(), End> {
+        controls::reject_smuggled(message)?;
+        let change = controls::watch_change(message)?;
+        let (Some(request_id), Some(space), Some(session_id)) = (
+            message.request_id.as_deref(),
+            message.space.as_deref(),
+            message.session_id.as_deref(),
+        ) else {
+            return Err(End::client("request-members"));
+        };
+        let upstream = self.place(space, session_id).await?;
+        let refusal = if body.len() as u64 > u64::from(REQUEST_WINDOW) {
+            self.shared.table.borrow_mut().begin_local(request_id)?;
+            Some(Reason::RequestTooLarge)
+        } else {
+            self.shared
+                .table
+                .borrow_mut()
+                .begin_watch(request_id, space, session_id, change)?
+        };
+        match (refusal, upstream) {
+            (None, Some(upstream)) => {
+                self.send_whole(&upstream, body, binary, &Route::of(message))
+                    .await
+            }
+            (Some(reason), _) => self.shared.refuse(request_id, reason, "watch"),
+            (None, None) => self
+                .shared
+                .refuse(request_id, Reason::SessionUnknown, "watch"),
+        }
+    }
+}
+
+/// What a failure to read says about the client.
+pub(crate) fn read_end(error: &WsReadError) -> End {
+    match error {
+        WsReadError::TooLarge { .. } => End::new(Reason::MessageTooLarge, "message"),
+        WsReadError::Frame(fault) => End::client(fault.reason()),
+        WsReadError::FragmentedBinary => End::client("fragmented-record"),
+        WsReadError::Io(_)
+        | WsReadError::EndOfStream
+        | WsReadError::Truncated
+        | WsReadError::Ended => End::new(Reason::ClientLost, "client-read"),
+    }
+}

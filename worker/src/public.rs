@@ -1,0 +1,349 @@
+//! From the accepted socket to a client that said hello, and from there to the end of the connection.
+
+use std::net::TcpStream as StdTcpStream;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use memory_config::WorkerSettings;
+use memory_ipc::Channel;
+use memory_transport::tls::TlsError;
+use memory_transport::{
+    AcceptError, Incoming, KeepAlive, PendingUpgrade, ReadLimits, WebSocket, WsReader, tls,
+    tune_tcp,
+};
+use memory_wire::did::Did;
+use memory_wire::flags::Flags;
+use memory_wire::ids::ConnectionId;
+use memory_wire::json::JsonLimits;
+use memory_wire::message::{self, MAX_RAW_LEN};
+use memory_wire::reason::Reason;
+use memory_wire::upgrade::Endpoint;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::agents::{Broker, LinkAgent, Refused};
+use crate::connection::{Agreed, Shared};
+use crate::end::End;
+use crate::input::Input;
+use crate::output::Output;
+use crate::signer::{self, RemoteCertificate};
+use crate::times::Times;
+use crate::{Assignment, ClientRead, Spawner, answers, opener, watchdog};
+
+/// How long the last frames may take to leave, and how long what the client still sends is taken and dropped so that the
+/// close frame is not lost to a reset.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Bytes taken and dropped at most after the close frame.
+const MAX_FAREWELL_LEN: u64 = 4 * 1024 * 1024;
+
+/// The end of a connection with what it carried.
+pub(crate) struct Ended {
+    pub(crate) reason: Reason,
+    pub(crate) detail: std::borrow::Cow<'static, str>,
+    pub(crate) bytes_in: u64,
+    pub(crate) bytes_out: u64,
+}
+
+impl Ended {
+    fn early(end: End) -> Self {
+        Self {
+            reason: end.reason,
+            detail: end.detail,
+            bytes_in: 0,
+            bytes_out: 0,
+        }
+    }
+}
+
+/// Serves the client until one side ends the connection.
+pub(crate) async fn serve(
+    settings: Rc<WorkerSettings>,
+    assignment: Assignment,
+    spawner: Rc<Spawner>,
+) -> Ended {
+    let Assignment {
+        connection,
+        accepted_unix_ms,
+        client,
+        key_agent,
+        link_agent,
+        broker,
+    } = assignment;
+    let deadline = Instant::now() + remaining(settings.handshake(), accepted_unix_ms);
+
+    let stream = match secure(&settings, client, key_agent, deadline).await {
+        Ok(stream) => stream,
+        Err(end) => return Ended::early(end),
+    };
+    let name = connection.to_string();
+    let upgraded = async {
+        let policy = settings.upgrade_policy();
+        let pending = PendingUpgrade::receive(stream, &policy, Some(&name), deadline).await?;
+        pending.accept(ReadLimits::new(MAX_RAW_LEN)).await
+    };
+    let (socket, request) = match upgraded.await {
+        Ok(upgraded) => upgraded,
+        Err(error) => return Ended::early(upgrade_end(&error)),
+    };
+    let dedicated = match request.endpoint {
+        Endpoint::Public { space } => space,
+        Endpoint::RouterLink | Endpoint::RouterData => None,
+    };
+    let WebSocket { mut reader, writer } = socket;
+    let output = Rc::new(Output::new(writer));
+
+    let client = Client {
+        settings: &settings,
+        connection,
+        dedicated,
+        reader: &mut reader,
+        output: &output,
+    };
+    let end = client.serve(link_agent, broker, spawner).await;
+    farewell(&end, connection, &mut reader, &output).await;
+    Ended {
+        reason: end.reason,
+        detail: end.detail,
+        bytes_in: reader.received(),
+        bytes_out: output.bytes(),
+    }
+}
+
+/// What is left of a bound that began when the listener accepted.
+fn remaining(bound: Duration, accepted_unix_ms: u64) -> Duration {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    // A clock that was stepped back between the two readings must not lengthen the bound.
+    bound.saturating_sub(now.saturating_sub(Duration::from_millis(accepted_unix_ms)))
+}
+
+/// What a failed upgrade says about the client.
+fn upgrade_end(error: &AcceptError) -> End {
+    match error {
+        AcceptError::Refused(refusal) => End::new(refusal.reason, "upgrade"),
+        AcceptError::Timeout => End::new(Reason::HandshakeTimeout, "upgrade"),
+        AcceptError::EndOfStream | AcceptError::Io(_) => End::new(Reason::ClientLost, "upgrade"),
+    }
+}
+
+async fn secure(
+    settings: &WorkerSettings,
+    client: OwnedFd,
+    key_agent: OwnedFd,
+    deadline: Instant,
+) -> Result<crate::ClientTls, End> {
+    let internal = |detail: &'static str| End::new(Reason::Internal, detail);
+    let stream = StdTcpStream::from(client);
+    stream
+        .set_nonblocking(true)
+        .map_err(|_| internal("client-socket"))?;
+    let keep_alive = KeepAlive {
+        user_timeout: settings.ping_interval() + settings.ping_timeout(),
+        ..KeepAlive::default()
+    };
+    let _ = tune_tcp(&stream, &keep_alive);
+    let stream = TcpStream::from_std(stream).map_err(|_| internal("client-socket"))?;
+    let channel = signer::channel(key_agent).map_err(|_| internal("key-agent-channel"))?;
+    let certificate = RemoteCertificate::new(
+        settings.certificate_chain.clone(),
+        &settings.schemes,
+        channel,
+        settings.handshake(),
+    );
+    let config =
+        tls::server_config(Arc::new(certificate)).map_err(|_| internal("tls-configuration"))?;
+    tls::accept(stream, config, deadline)
+        .await
+        .map_err(|error| match error {
+            TlsError::Timeout => End::new(Reason::HandshakeTimeout, "tls"),
+            error if error.fault().is_some() => End::new(Reason::TlsHandshake, "tls"),
+            // A port scan, a health check, a client that went away: nobody broke a rule.
+            _ => End::new(Reason::ClientLost, "tls"),
+        })
+}
+
+/// A client whose WebSocket is open.
+struct Client<'a> {
+    settings: &'a Rc<WorkerSettings>,
+    connection: ConnectionId,
+    dedicated: Option<Did>,
+    reader: &'a mut WsReader<ClientRead>,
+    output: &'a Rc<Output>,
+}
+
+impl Client<'_> {
+    /// Hello, then everything else.
+    async fn serve(self, link_agent: OwnedFd, broker: OwnedFd, spawner: Rc<Spawner>) -> End {
+        match self.greet(link_agent, broker, spawner).await {
+            Ok((shared, reader)) => converse(&shared, reader).await,
+            Err(end) => end,
+        }
+    }
+}
+
+impl<'a> Client<'a> {
+    async fn greet(
+        self,
+        link_agent: OwnedFd,
+        broker: OwnedFd,
+        spawner: Rc<Spawner>,
+    ) -> Result<(Rc<Shared>, &'a mut WsReader<ClientRead>), End> {
+        let hello = read_hello(self.settings, self.reader, self.output);
+        let client_flags = tokio::time::timeout(self.settings.handshake(), hello)
+            .await
+            .map_err(|_| End::new(Reason::HandshakeTimeout, "hello"))??;
+        let channel = |descriptor| {
+            Channel::from_fd(descriptor).map_err(|_| End::new(Reason::Internal, "agent-channel"))
+        };
+        let link = LinkAgent::new(channel(link_agent)?);
+        let offer =
+            link.hello(client_flags.canonical())
+                .await
+                .map_err(|refused| match refused {
+                    Refused::Reason(reason) => End::new(reason, "link-agent-hello"),
+                    Refused::Gone => End::new(Reason::LinkAgentLost, "link-agent-hello"),
+                })?;
+        let offer_flags = Flags::from_canonical(&offer.flags)
+            .map_err(|_| End::new(Reason::Internal, "offer-flags"))?;
+        self.output.send_text(answers::hello_ok(
+            self.settings,
+            self.connection,
+            &offer,
+            &offer_flags,
+        ));
+        let agreed = Agreed {
+            settings: Rc::clone(self.settings),
+            dedicated: self.dedicated,
+            client_flags,
+            offer,
+            offer_flags,
+        };
+        let broker = Rc::new(Broker::new(channel(broker)?));
+        let shared = Shared::new(
+            agreed,
+            Rc::clone(self.output),
+            Rc::new(link),
+            broker,
+            spawner,
+        );
+        Ok((Rc::new(shared), self.reader))
+    }
+}
+
+/// Runs the tasks of the connection until the first of them ends it.
+async fn converse(shared: &Rc<Shared>, reader: &mut WsReader<ClientRead>) -> End {
+    let (opens, arriving) = mpsc::unbounded_channel();
+    shared.spawn(Rc::clone(&shared.output).pump());
+    shared.spawn(Rc::clone(&shared.broker).run());
+    shared.spawn({
+        let shared = Rc::clone(shared);
+        async move {
+            Rc::clone(&shared.link)
+                .run(|index| shared.link_lost(index))
+                .await
+        }
+    });
+    shared.spawn(opener::run(Rc::clone(shared), arriving));
+    shared.spawn(drain(Rc::clone(shared)));
+    let hearing = Rc::new(watchdog::Hearing::new());
+    shared.spawn(watchdog::run(Rc::clone(shared), Rc::clone(&hearing)));
+
+    let mut input = Input::new(Rc::clone(shared), opens);
+    let heard = |listening: bool| hearing.set(listening);
+    tokio::select! {
+        biased;
+        end = shared.finished() => end,
+        result = input.run(reader, &heard) => match result {
+            Ok(never) => match never {},
+            Err(end) => end,
+        },
+    }
+}
+
+/// After the notice: no new opens, what is in flight is answered, then the end.
+async fn drain(shared: Rc<Shared>) -> Result<(), End> {
+    shared.spawner.drain().await;
+    shared.start_drain();
+    loop {
+        let answered = shared.answered.notified();
+        if shared.table.borrow().is_quiet() {
+            return Err(End::new(Reason::Drain, "drain"));
+        }
+        answered.await;
+    }
+}
+
+/// The client's first message, and nothing else before it.
+async fn read_hello(
+    settings: &WorkerSettings,
+    reader: &mut WsReader<ClientRead>,
+    output: &Output,
+) -> Result<Flags, End> {
+    loop {
+        match reader
+            .next()
+            .await
+            .map_err(|error| crate::input::read_end(&error))?
+        {
+            Incoming::Text => break,
+            Incoming::Ping => {
+                let payload = reader.control().to_vec();
+                output.pong(&payload).await?;
+            }
+            Incoming::Pong => {}
+            Incoming::Binary => return Err(End::client("hello-expected")),
+            Incoming::Close { .. } => return Err(End::new(Reason::ClientClosed, "close-frame")),
+        }
+    }
+    let limits = JsonLimits {
+        max_slots: settings.max_frame_slots,
+        ..JsonLimits::default()
+    };
+    let hello = message::project(reader.buffer().payload(), &limits)
+        .map_err(|error| End::client(error.reason()))?;
+    reader.buffer().shrink();
+    if hello.kind != "hello" || hello.protocol.as_deref() != Some("memory") {
+        return Err(End::client("hello-expected"));
+    }
+    let incompatible = |detail: &'static str| End::new(Reason::IncompatibleFlags, detail);
+    let flags = hello.flags.ok_or_else(|| incompatible("flags"))?;
+    let flags = Flags::from_value(&flags).map_err(|_| incompatible("flags"))?;
+    if !flags.is_true("connectionAuth") || !flags.is_true("routedAuthV1") {
+        return Err(incompatible("authentication"));
+    }
+    if flags.modern_cell_rep() != settings.modern_cell_rep {
+        return Err(incompatible("cell-mode"));
+    }
+    Ok(flags)
+}
+
+/// The close frame, unless nobody is there to read it, and an orderly end of the transport.
+async fn farewell(
+    end: &End,
+    connection: ConnectionId,
+    reader: &mut WsReader<ClientRead>,
+    output: &Output,
+) {
+    if end.reason == Reason::ClientLost {
+        return;
+    }
+    let code = end.reason.close_code();
+    let text = format!("{} {connection}", end.reason);
+    let begun = reader.received();
+    let _ = tokio::time::timeout(FAREWELL, async {
+        output.close(code, &text).await;
+        output.shutdown().await;
+        // A reset would overtake the close frame: take what the client still sends until it closes too.
+        while reader.received() - begun < MAX_FAREWELL_LEN {
+            match reader.next().await {
+                Ok(Incoming::Close { .. }) | Err(_) => break,
+                Ok(_) => {}
+            }
+        }
+    })
+    .await;
+}

@@ -1,0 +1,106 @@
+//! The clock of one connection: pings a quiet client, closes on one that vanished, bounds the time without
+//! authentication, and tells the readers when memory of a burst can be given back.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use memory_wire::reason::Reason;
+use tokio::time::Instant;
+
+use crate::connection::Shared;
+use crate::end::End;
+use crate::times::Times;
+
+/// How soon after traffic the connection is looked at again. One timer for everything: no request has its own, and a
+/// connection without traffic is woken for its pings alone.
+const TICK: Duration = Duration::from_secs(1);
+
+/// When the client was last heard, and whether the router is listening at all.
+#[derive(Debug)]
+pub(crate) struct Hearing {
+    last: Cell<Instant>,
+    listening: Cell<bool>,
+}
+
+impl Hearing {
+    pub(crate) fn new() -> Self {
+        Self {
+            last: Cell::new(Instant::now()),
+            listening: Cell::new(true),
+        }
+    }
+
+    /// The input begins to wait for the client (`true`), or has just heard it (`false`).
+    pub(crate) fn set(&self, listening: bool) {
+        if !listening || !self.listening.get() {
+            self.last.set(Instant::now());
+        }
+        self.listening.set(listening);
+    }
+
+    /// When the client was last heard.
+    fn last(&self) -> Instant {
+        self.last.get()
+    }
+
+    /// How long the client has been silent; zero while the router itself is not reading.
+    fn silence(&self) -> Duration {
+        if self.listening.get() {
+            self.last.get().elapsed()
+        } else {
+            Duration::ZERO
+        }
+    }
+}
+
+/// Runs until the connection ends or a bound is passed.
+pub(crate) async fn run(shared: Rc<Shared>, hearing: Rc<Hearing>) -> Result<(), End> {
+    let settings = Rc::clone(&shared.settings);
+    let authenticate_by = Instant::now() + settings.authenticate();
+    let ping_after = settings.ping_interval();
+    let ping_timeout = settings.ping_timeout();
+    // When the silence began that was pinged into, and when that was. An answer begins another silence.
+    let mut pinged: Option<(Instant, Instant)> = None;
+    // Whether memory was used since it was last given back; the handshake did.
+    let mut moved = true;
+    loop {
+        let silence = hearing.silence();
+        pinged = pinged.filter(|(since, _)| *since == hearing.last());
+        let mut wait = match pinged {
+            Some((_, at)) if !silence.is_zero() => {
+                let left = ping_timeout.saturating_sub(at.elapsed());
+                if left.is_zero() {
+                    return Err(End::new(Reason::PingTimeout, "ping"));
+                }
+                left
+            }
+            _ if silence >= ping_after => {
+                pinged = Some((hearing.last(), Instant::now()));
+                shared.output.ping().await?;
+                ping_timeout
+            }
+            _ => ping_after.saturating_sub(silence),
+        };
+        let quiet = shared.was_quiet();
+        if quiet {
+            shared.quiet.notify_waiters();
+            if std::mem::take(&mut moved) {
+                // The readers shrink their buffers first; what they freed goes back to the system then.
+                tokio::task::yield_now().await;
+                memory_sandbox::release_free_memory();
+            }
+        } else {
+            moved = true;
+            wait = wait.min(TICK);
+        }
+        if !shared.has_authenticated() {
+            let left = authenticate_by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(End::new(Reason::AuthenticateTimeout, "authenticate"));
+            }
+            wait = wait.min(left);
+        }
+        tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
+    }
+}
