@@ -1,0 +1,128 @@
+//! A token bucket without a clock of its own.
+
+use std::time::{Duration, Instant};
+
+/// Parts of one token. Counting in these keeps the bucket exact: one nanosecond at one token a second refills one part.
+const PARTS: u64 = 1_000_000_000;
+
+/// Fills by `rate` tokens a second up to `rate` tokens (burst equal to the rate) and starts full.
+#[derive(Debug, Clone)]
+pub(crate) struct TokenBucket {
+    /// Tokens a second, and the most the bucket holds.
+    rate: u64,
+    /// What is in it now, in parts of a token; never above `rate * PARTS`.
+    parts: u64,
+    /// When `parts` was brought up to date.
+    filled_at: Instant,
+}
+
+impl TokenBucket {
+    pub(crate) fn new(rate: u64, now: Instant) -> Self {
+        Self {
+            rate,
+            parts: rate.saturating_mul(PARTS),
+            filled_at: now,
+        }
+    }
+
+    /// Whether a whole token is there.
+    pub(crate) fn has_token(&mut self, now: Instant) -> bool {
+        self.fill(now);
+        self.parts >= PARTS
+    }
+
+    /// Takes one token; false, and nothing taken, when there is none.
+    pub(crate) fn take(&mut self, now: Instant) -> bool {
+        if !self.has_token(now) {
+            return false;
+        }
+        self.parts -= PARTS;
+        true
+    }
+
+    /// Whether forgetting the bucket and making a new one would change nothing.
+    pub(crate) fn is_full(&mut self, now: Instant) -> bool {
+        self.fill(now);
+        self.parts == self.capacity()
+    }
+
+    fn capacity(&self) -> u64 {
+        self.rate.saturating_mul(PARTS)
+    }
+
+    fn fill(&mut self, now: Instant) {
+        // An instant before the last one adds nothing and does not turn the bucket's clock back.
+        let elapsed = now.saturating_duration_since(self.filled_at);
+        if elapsed == Duration::ZERO {
+            return;
+        }
+        let nanoseconds = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+        let gained = nanoseconds.saturating_mul(self.rate);
+        self.parts = self.parts.saturating_add(gained).min(self.capacity());
+        self.filled_at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gives_its_burst_and_then_one_token_per_interval() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(20, start);
+        assert_eq!((0..100).filter(|_| bucket.take(start)).count(), 20);
+
+        let almost = start + Duration::from_nanos(49_999_999);
+        assert!(!bucket.take(almost));
+        let there = start + Duration::from_millis(50);
+        assert!(bucket.take(there));
+        assert!(!bucket.take(there));
+    }
+
+    #[test]
+    fn loses_no_fraction_however_often_it_is_asked() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(3, start);
+        while bucket.take(start) {}
+        // 3 tokens a second for 10 s, asked at an interval that divides nothing evenly.
+        let mut taken = 0;
+        let mut at = start;
+        while at < start + Duration::from_secs(10) {
+            at += Duration::from_nanos(7_654_321);
+            let now = at.min(start + Duration::from_secs(10));
+            while bucket.take(now) {
+                taken += 1;
+            }
+        }
+        assert_eq!(taken, 30);
+    }
+
+    #[test]
+    fn holds_no_more_than_its_burst_after_a_long_pause() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(5, start);
+        let later = start + Duration::from_secs(1_000_000);
+        assert_eq!((0..100).filter(|_| bucket.take(later)).count(), 5);
+    }
+
+    #[test]
+    fn time_that_runs_backwards_adds_nothing() {
+        let start = Instant::now() + Duration::from_secs(100);
+        let mut bucket = TokenBucket::new(1, start);
+        assert!(bucket.take(start));
+        assert!(!bucket.take(start - Duration::from_secs(50)));
+        assert!(!bucket.take(start + Duration::from_millis(999)));
+        assert!(bucket.take(start + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn knows_when_it_is_full() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(2, start);
+        assert!(bucket.is_full(start));
+        assert!(bucket.take(start));
+        assert!(!bucket.is_full(start + Duration::from_millis(499)));
+        assert!(bucket.is_full(start + Duration::from_millis(500)));
+    }
+}

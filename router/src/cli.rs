@@ -1,0 +1,98 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+const AFTER_HELP: &str = "\
+Exit statuses:
+   0  success
+   1  failure at run time
+   2  wrong usage
+  69  something this process depends on is unavailable
+  75  a passing condition; try again
+  77  permission denied
+  78  invalid configuration
+
+Environment:
+  MEMORY_ROUTER_LOG  which log lines are written, as a level or as directives such as
+                     \"info,memory_link_agent=debug\" [default: info]
+
+Log lines are JSON objects on standard error.";
+
+/// Routes the Memory connections of many clients to the toolsheds that own their spaces.
+///
+/// One executable plays every role. On a host without a service manager, `run` starts and supervises all of them; with one,
+/// each role is a unit of its own.
+#[derive(Debug, Parser)]
+#[command(name = "memory-router", version, after_help = AFTER_HELP, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start and supervise every role on this host
+    ///
+    /// Prints the line `memory-router-ready` on standard error when clients are served. A role that dies is started again.
+    /// SIGTERM and SIGINT stop accepting, let the connections finish for at most `timeouts.drain`, and end with status 0; a
+    /// second one ends at once.
+    Run(ConfigArgs),
+    /// Accept public connections and admit them by source
+    Listener(ConfigArgs),
+    /// Start a worker process for every admitted connection
+    Spawner(ConfigArgs),
+    /// Serve one public connection (started by the spawner only)
+    ///
+    /// Takes no configuration: its channel is standard input, and everything else comes over it.
+    Worker,
+    /// Hold the TLS private key and sign handshakes with it
+    KeyAgent(ConfigArgs),
+    /// Hold the router's identity and the control links to the toolsheds
+    LinkAgent(ConfigArgs),
+    /// Say which toolshed owns a space, and dial it
+    DirectoryBroker(ConfigArgs),
+    /// Make a new identity: write its seed to a file and print its DID
+    Keygen {
+        /// The file to make, readable by its owner only; refused when it exists
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
+    },
+    /// Print the DID of a seed file
+    Did {
+        /// A seed file: exactly 32 bytes, as `keygen` writes it
+        #[arg(long, value_name = "FILE")]
+        seed: PathBuf,
+    },
+    /// Show the whole thing at work on loopback, with throw-away keys and two toolsheds
+    ///
+    /// Starts two toolsheds and the router with all its roles as separate processes, holds a conversation of two keys in three
+    /// spaces through them, tells what happened, and stops everything.
+    #[cfg(feature = "demo")]
+    Demo(crate::demo::DemoArgs),
+    /// One toolshed of the demonstration (started by `demo` only)
+    #[cfg(feature = "demo")]
+    #[command(hide = true)]
+    DemoToolshed {
+        /// Its argument file
+        fixture: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArgs {
+    /// The configuration file, router.toml
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+}

@@ -1,0 +1,81 @@
+//! The memory-router executable: every role of the router, and the few commands that an operator needs to start with.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod backoff;
+mod cli;
+#[cfg(feature = "demo")]
+mod demo;
+mod exit;
+mod isolation;
+mod keygen;
+mod listener;
+mod logging;
+mod roles;
+mod run;
+mod signals;
+mod spawner;
+mod supervised;
+mod throttle;
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use cli::{Cli, Command};
+use exit::{Exit, Failure};
+
+fn main() -> ExitCode {
+    // Wrong usage ends here with status 2, help and version with 0.
+    let command = Cli::parse().command;
+    let is_worker = matches!(command, Command::Worker);
+    match dispatch(command) {
+        Ok(()) => Exit::Success.into(),
+        Err(failure) => {
+            // A worker's standard error is its spawner's log, which is for JSON; the spawner logs how it ended.
+            if !is_worker {
+                report(&failure);
+            }
+            failure.exit.into()
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Run(args) => roles::run(&args.config),
+        Command::Listener(args) => roles::listener(&args.config),
+        Command::Spawner(args) => roles::spawner(&args.config),
+        Command::Worker => roles::worker(),
+        Command::KeyAgent(args) => roles::key_agent(&args.config),
+        Command::LinkAgent(args) => roles::link_agent(&args.config),
+        Command::DirectoryBroker(args) => roles::directory_broker(&args.config),
+        Command::Keygen { out } => print(&keygen::keygen(&out)?),
+        Command::Did { seed } => print(&keygen::did(&seed)?),
+        #[cfg(feature = "demo")]
+        Command::Demo(args) => demo::run(&args),
+        #[cfg(feature = "demo")]
+        Command::DemoToolshed { fixture } => demo::toolshed(&fixture),
+    }
+}
+
+fn print(line: &str) -> Result<(), Failure> {
+    writeln!(io::stdout(), "{line}")
+        .map_err(|error| Failure::io("cannot write to standard output", error))
+}
+
+/// Tells the operator why this process ends: in the log where there is one, in plain text otherwise.
+fn report(failure: &Failure) {
+    if tracing::dispatcher::has_been_set() {
+        tracing::error!(
+            reason = "failed",
+            status = failure.exit as u8,
+            "{}",
+            failure.story()
+        );
+    } else {
+        // A closed standard error is no reason to end otherwise than so.
+        drop(writeln!(io::stderr(), "memory-router: {}", failure.story()));
+    }
+}

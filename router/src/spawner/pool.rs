@@ -1,0 +1,179 @@
+//! Which connection gets which worker, and how many workers to start. No IO, no clock, no process.
+//!
+//! A few workers are kept started and idle, so that a connection rarely waits for one. Connections that find none wait in
+//! order; a worker that becomes idle goes to the one that has waited longest.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// Names a worker process for as long as the spawner lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct WorkerNumber(pub(crate) u64);
+
+/// Idle workers, known by a handle `H`, and waiting connections, each a job `J`.
+#[derive(Debug)]
+pub(crate) struct Pool<H, J> {
+    /// Idle workers to keep.
+    keep_idle: usize,
+    /// Workers that may be starting at once: more would only slow each other down.
+    max_starting: usize,
+    starting: usize,
+    idle: VecDeque<(WorkerNumber, H)>,
+    waiting: VecDeque<(Instant, J)>,
+}
+
+impl<H, J> Pool<H, J> {
+    pub(crate) fn new(keep_idle: usize, max_starting: usize) -> Self {
+        Self {
+            keep_idle,
+            max_starting,
+            starting: 0,
+            idle: VecDeque::new(),
+            waiting: VecDeque::new(),
+        }
+    }
+
+    /// How many workers to start now.
+    pub(crate) fn missing(&self) -> usize {
+        let wanted = self.keep_idle.saturating_add(self.waiting.len());
+        let have = self.idle.len().saturating_add(self.starting);
+        wanted
+            .saturating_sub(have)
+            .min(self.max_starting.saturating_sub(self.starting))
+    }
+
+    /// A worker is being started.
+    pub(crate) fn start(&mut self) {
+        self.starting = self.starting.saturating_add(1);
+    }
+
+    /// A worker that was being started is ready or has failed.
+    pub(crate) fn started(&mut self) {
+        self.starting = self.starting.saturating_sub(1);
+    }
+
+    /// A connection needs a worker, since `now`. The pair to bring together, if a worker is idle.
+    pub(crate) fn submit(&mut self, job: J, now: Instant) -> Option<(H, J)> {
+        match self.idle.pop_front() {
+            Some((_, handle)) => Some((handle, job)),
+            None => {
+                self.waiting.push_back((now, job));
+                None
+            }
+        }
+    }
+
+    /// A worker is idle. The pair to bring together, if a connection waits.
+    pub(crate) fn offer(&mut self, number: WorkerNumber, handle: H) -> Option<(H, J)> {
+        match self.waiting.pop_front() {
+            Some((_, job)) => Some((handle, job)),
+            None => {
+                self.idle.push_back((number, handle));
+                None
+            }
+        }
+    }
+
+    /// An idle worker is gone. Nothing happens when it was not idle.
+    pub(crate) fn withdraw(&mut self, number: WorkerNumber) {
+        self.idle.retain(|(idle, _)| *idle != number);
+    }
+
+    /// Takes all idle workers out, to be ended.
+    pub(crate) fn retire(&mut self) -> usize {
+        let retired = self.idle.len();
+        self.idle.clear();
+        retired
+    }
+
+    /// Takes the connections out that have waited since `limit` or longer, longest first.
+    pub(crate) fn expire(&mut self, limit: Instant) -> Vec<J> {
+        let late = self
+            .waiting
+            .iter()
+            .take_while(|(since, _)| *since <= limit)
+            .count();
+        self.waiting.drain(..late).map(|(_, job)| job).collect()
+    }
+
+    /// Takes every waiting connection out.
+    pub(crate) fn dismiss(&mut self) -> Vec<J> {
+        self.waiting.drain(..).map(|(_, job)| job).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn pool(keep_idle: usize, max_starting: usize) -> Pool<&'static str, u32> {
+        Pool::new(keep_idle, max_starting)
+    }
+
+    #[test]
+    fn keeps_the_wished_number_and_starts_a_bounded_number_at_once() {
+        let now = Instant::now();
+        let mut pool = pool(3, 2);
+        assert_eq!(pool.missing(), 2);
+        pool.start();
+        assert_eq!(pool.missing(), 1);
+        pool.start();
+        assert_eq!(pool.missing(), 0);
+        pool.started();
+        assert!(pool.offer(WorkerNumber(1), "a").is_none());
+        assert_eq!(pool.missing(), 1);
+        pool.started();
+        assert!(pool.offer(WorkerNumber(2), "b").is_none());
+        pool.start();
+        pool.started();
+        assert!(pool.offer(WorkerNumber(3), "c").is_none());
+        assert_eq!(pool.missing(), 0);
+        // One is taken: one to replace it.
+        assert_eq!(pool.submit(7, now), Some(("a", 7)));
+        assert_eq!(pool.missing(), 1);
+    }
+
+    #[test]
+    fn connections_wait_in_order() {
+        let now = Instant::now();
+        let mut pool = pool(0, 8);
+        for job in 1..=3 {
+            assert!(pool.submit(job, now).is_none());
+        }
+        assert_eq!(pool.missing(), 3);
+        assert_eq!(pool.offer(WorkerNumber(1), "a"), Some(("a", 1)));
+        assert_eq!(pool.offer(WorkerNumber(2), "b"), Some(("b", 2)));
+        assert_eq!(pool.offer(WorkerNumber(3), "c"), Some(("c", 3)));
+        assert!(pool.offer(WorkerNumber(4), "d").is_none());
+        assert_eq!(pool.missing(), 0);
+    }
+
+    #[test]
+    fn a_dead_idle_worker_is_given_to_nobody() {
+        let mut pool = pool(2, 8);
+        assert!(pool.offer(WorkerNumber(1), "a").is_none());
+        assert!(pool.offer(WorkerNumber(2), "b").is_none());
+        pool.withdraw(WorkerNumber(1));
+        pool.withdraw(WorkerNumber(9));
+        assert_eq!(pool.missing(), 1);
+        assert_eq!(pool.submit(1, Instant::now()), Some(("b", 1)));
+    }
+
+    #[test]
+    fn waiting_ends_with_its_time() {
+        let start = Instant::now();
+        let mut pool = pool(0, 8);
+        for second in 0..4_u32 {
+            assert!(
+                pool.submit(second, start + Duration::from_secs(u64::from(second)))
+                    .is_none()
+            );
+        }
+        assert_eq!(pool.expire(start + Duration::from_secs(1)), [0, 1]);
+        assert_eq!(pool.expire(start + Duration::from_secs(1)), [0; 0]);
+        assert_eq!(pool.dismiss(), [2, 3]);
+        assert_eq!(pool.missing(), 0);
+    }
+}
