@@ -1,0 +1,51 @@
+//! Running gates one after the other.
+
+use std::time::{Duration, Instant};
+
+use tokio::time::timeout;
+
+use crate::gates::{ALL, Gate};
+use crate::report::Outcome;
+use crate::stage::StageOptions;
+use crate::{GateError, Programs, Stage};
+
+/// How long one gate may take.
+const GATE_DEADLINE: Duration = Duration::from_secs(180);
+
+/// Runs every gate that `only` means (all without it) on one stage, and tells each outcome as it comes.
+///
+/// # Errors
+/// When the stage cannot be set, or not be struck in order.
+pub async fn run(
+    programs: &Programs,
+    only: Option<&str>,
+    mut tell: impl FnMut(&Outcome),
+) -> Result<Vec<Outcome>, GateError> {
+    let meant = |gate: &&Gate| only.is_none_or(|words| gate.is_meant(words));
+    let stage = Stage::set(programs, StageOptions::default()).await?;
+    let mut outcomes = Vec::new();
+    for gate in ALL.iter().filter(meant) {
+        let mark = stage.router.log().mark();
+        let began = Instant::now();
+        let result = timeout(GATE_DEADLINE, (gate.run)(&stage))
+            .await
+            .unwrap_or_else(|_| {
+                let found = "it still runs";
+                Err(GateError::new(
+                    "the gate",
+                    format!("an end within {GATE_DEADLINE:?}"),
+                    found,
+                ))
+            })
+            .map_err(|error| error.with_log(stage.router.log().tail(mark)));
+        let outcome = Outcome {
+            gate: gate.name,
+            took: began.elapsed(),
+            result,
+        };
+        tell(&outcome);
+        outcomes.push(outcome);
+    }
+    stage.strike().await?;
+    Ok(outcomes)
+}
