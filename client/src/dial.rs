@@ -10,7 +10,7 @@ use memory_transport::{
 use memory_wire::message::MAX_RAW_LEN;
 use memory_wire::upgrade::PUBLIC_PATH;
 use rustls::ClientConfig;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -29,6 +29,8 @@ pub(crate) type Write = WriteHalf<Stream>;
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     host: String,
+    /// The host without its port.
+    name: String,
     address: SocketAddr,
     tls: Arc<ClientConfig>,
 }
@@ -38,7 +40,7 @@ impl Endpoint {
     /// `roots` are DER certificates of authorities, or the router's own certificate.
     ///
     /// # Errors
-    /// [`ClientError::Usage`] for an address that does not resolve or certificates that are none.
+    /// [`ClientError::Usage`] for a host that is no name, an address that does not resolve, or certificates that are none.
     pub fn new(
         host: impl Into<String>,
         address: impl ToSocketAddrs,
@@ -53,19 +55,24 @@ impl Endpoint {
     /// The same with a TLS configuration of the caller's own, such as one that trusts the public authorities.
     ///
     /// # Errors
-    /// [`ClientError::Usage`] for an address that does not resolve.
+    /// [`ClientError::Usage`] for a host that is no name, or an address that does not resolve.
     pub fn with_tls(
         host: impl Into<String>,
         address: impl ToSocketAddrs,
         tls: Arc<ClientConfig>,
     ) -> Result<Self, ClientError> {
+        let host = host.into();
+        let name = server_name(&host).ok_or(ClientError::Usage(
+            "the host is a DNS name or an IP address, with a port when that is not 443",
+        ))?;
         let address = address
             .to_socket_addrs()
             .ok()
             .and_then(|mut found| found.next())
             .ok_or(ClientError::Usage("address"))?;
         Ok(Self {
-            host: host.into(),
+            name: name.to_owned(),
+            host,
             address,
             tls,
         })
@@ -85,13 +92,12 @@ impl Endpoint {
             .map_err(|error| failed("connect")(&error))?
             .map_err(|error| failed("connect")(&error))?;
         tune_tcp(&stream, &KeepAlive::default()).map_err(|error| failed("connect")(&error))?;
-        let name = match self.host.rsplit_once(':') {
-            Some((name, _)) => name,
-            None => &self.host,
-        };
-        let stream = tls::connect(stream, Arc::clone(&self.tls), name, deadline)
+        let stream = tls::connect(stream, Arc::clone(&self.tls), &self.name, deadline)
             .await
-            .map_err(|error| failed("tls")(&error))?;
+            .map_err(|error| match error.distrust() {
+                Some(cause) => ClientError::Untrusted { cause },
+                None => failed("tls")(&error),
+            })?;
         let path = match &options.dedicated {
             Some(space) => format!("{PUBLIC_PATH}?space={space}"),
             None => PUBLIC_PATH.to_owned(),
@@ -104,8 +110,55 @@ impl Endpoint {
         upgrade::connect(stream, target, ReadLimits::new(MAX_RAW_LEN), deadline)
             .await
             .map_err(|error| match error {
-                ConnectError::Refused { status, .. } => ClientError::Refused { status },
+                ConnectError::Refused { status, body, .. } => ClientError::refused(status, &body),
                 error => failed("upgrade")(&error),
             })
+    }
+}
+
+/// The name in a `Host` field, as a certificate has it. `None` when it is none, or what follows it is no port.
+fn server_name(host: &str) -> Option<&str> {
+    let (name, port) = match host.strip_prefix('[') {
+        Some(rest) => {
+            let (address, rest) = rest.split_once(']')?;
+            (address, rest)
+        }
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
+    };
+    let is_port = |port: &str| {
+        port.bytes().all(|byte| byte.is_ascii_digit())
+            && port.parse().is_ok_and(|port: u16| port > 0)
+    };
+    if !port.is_empty() && !port.strip_prefix(':').is_some_and(is_port) {
+        return None;
+    }
+    ServerName::try_from(name).is_ok().then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::server_name;
+
+    #[test]
+    fn a_host_is_a_name_with_or_without_a_port() {
+        for (host, name) in [
+            ("router.example", Some("router.example")),
+            ("router.example:8443", Some("router.example")),
+            ("127.0.0.1:1", Some("127.0.0.1")),
+            ("[::1]:8443", Some("::1")),
+            ("[::1]", Some("::1")),
+            ("", None),
+            (":8443", None),
+            ("https://router.example", None),
+            ("router.example/path", None),
+            ("router example", None),
+            ("router.example:", None),
+            ("router.example:0", None),
+            ("router.example:+80", None),
+            ("router.example:65536", None),
+            ("[::1", None),
+        ] {
+            assert_eq!(server_name(host), name, "{host}");
+        }
     }
 }

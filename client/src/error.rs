@@ -15,11 +15,23 @@ pub enum ClientError {
         /// What the system said.
         cause: String,
     },
+    /// Who answers does not prove to be the router: its certificate is not one that the endpoint trusts, is for another name,
+    /// or is out of date. Nothing was sent to it.
+    #[error("not the router: {cause}")]
+    Untrusted {
+        /// What is wrong with the certificate.
+        cause: &'static str,
+    },
     /// The router answered the upgrade with another status than 101.
-    #[error("the router refused the upgrade with HTTP status {status}")]
+    #[error("the router refused the upgrade with HTTP status {status}{}", told(.error, .connection))]
     Refused {
         /// The HTTP status.
         status: u16,
+        /// The router's reason, such as `upgrade-host`; printable ASCII, at most 64 characters. What stands between client and
+        /// router may have written it.
+        error: Option<String>,
+        /// The connection's name in the router's log, likewise.
+        connection: Option<String>,
     },
     /// The router, or a toolshed behind it, broke the protocol.
     #[error("protocol error: {0}")]
@@ -58,7 +70,33 @@ pub enum Ended {
     Failed(Box<ClientError>),
 }
 
+/// Characters kept of a member of a refusal's body.
+const MAX_REFUSAL_TEXT: usize = 64;
+
+fn told(error: &Option<String>, connection: &Option<String>) -> String {
+    match (error, connection) {
+        (Some(error), Some(connection)) => format!(": {error}, connection {connection}"),
+        (Some(text), None) => format!(": {text}"),
+        (None, Some(connection)) => format!(": connection {connection}"),
+        (None, None) => String::new(),
+    }
+}
+
 impl ClientError {
+    /// A refusal by its status and body.
+    pub(crate) fn refused(status: u16, body: &[u8]) -> Self {
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let text = |name: &str| {
+            let text = body.get(name)?.as_str()?;
+            Some(text.escape_default().take(MAX_REFUSAL_TEXT).collect())
+        };
+        Self::Refused {
+            status,
+            error: text("error"),
+            connection: text("connection"),
+        }
+    }
+
     /// Whether the same call can succeed later on the same connection.
     pub fn is_retriable(&self) -> bool {
         matches!(
@@ -126,6 +164,40 @@ impl Denied {
             message: text("message"),
             retriable: error.get("retriable") == Some(&Value::Bool(true)),
             error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_keeps_what_the_router_told_and_no_more() {
+        let body = br#"{"error":"upgrade-host","connection":"06CWGB60FC0G40R4"}"#;
+        let told = ClientError::refused(421, body).to_string();
+        assert!(
+            told.ends_with("421: upgrade-host, connection 06CWGB60FC0G40R4"),
+            "{told}"
+        );
+        for (body, expected) in [
+            ("".to_owned(), None),
+            ("<html>".to_owned(), None),
+            (r#"{"error":{}}"#.to_owned(), None),
+            (
+                r#"{"error":"a\n\u001b[2J"}"#.to_owned(),
+                Some(r"a\n\u{1b}[2J".to_owned()),
+            ),
+            (
+                format!(r#"{{"error":"{}"}}"#, "x".repeat(4000)),
+                Some("x".repeat(64)),
+            ),
+        ] {
+            let ClientError::Refused { error, .. } = ClientError::refused(400, body.as_bytes())
+            else {
+                panic!("not a refusal");
+            };
+            assert_eq!(error, expected);
         }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) struct Waiter {
     /// For `session.open`: the space, and the receiver of the stream that the session will have.
     pub(crate) opens: Option<(Did, oneshot::Sender<mpsc::Receiver<Delivery>>)>,
     /// The request's share of the connection's budget, held until it is answered, also when its caller has gone.
-    pub(crate) permit: Option<OwnedSemaphorePermit>,
+    pub(crate) _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// A key and how far its authority on this connection reaches. Times are Unix seconds of the router's clock.
@@ -87,6 +87,8 @@ struct State {
     waiting: HashMap<String, Waiter>,
     sessions: HashMap<(String, String), mpsc::Sender<Delivery>>,
     keys: HashMap<Did, Held>,
+    /// How often each key was withdrawn.
+    releases: HashMap<Did, u64>,
     challenge: Option<AtHand>,
 }
 
@@ -98,7 +100,8 @@ pub(crate) struct Inner {
     /// What the router's clock is ahead of ours, in seconds.
     offset: i64,
     outgoing: mpsc::Sender<Outgoing>,
-    /// Signing in and asking for challenges: they pass data that waits, and no data waits for them.
+    /// Signing in, withdrawing keys and asking for challenges: they pass data that waits, keep their order among each other,
+    /// and no data waits for them.
     urgent: mpsc::Sender<Outgoing>,
     state: Mutex<State>,
     closed: watch::Sender<Option<Closed>>,
@@ -203,7 +206,7 @@ impl Inner {
         let waiter = Waiter {
             reply: Reply::Once(answer),
             opens: None,
-            permit,
+            _permit: permit,
         };
         self.send_request(kind, members, waiter).await?;
         self.settle(waiting).await
@@ -228,7 +231,7 @@ impl Inner {
         let waiter = Waiter {
             reply: Reply::Ordered(to, tag),
             opens: None,
-            permit,
+            _permit: permit,
         };
         self.send_request(kind, members, waiter).await
     }
@@ -245,7 +248,7 @@ impl Inner {
         let waiter = Waiter {
             reply: Reply::Once(answer),
             opens: Some((space, sender)),
-            permit,
+            _permit: permit,
         };
         self.send_request("session.open", members, waiter).await?;
         let value = self.settle(waiting).await?;
@@ -316,7 +319,7 @@ impl Inner {
             assigned_session_id: None,
         };
         let queue = match &*route.kind {
-            "connection.auth" | "connection.challenge" => &self.urgent,
+            "connection.auth" | "connection.challenge" | "connection.release" => &self.urgent,
             _ => &self.outgoing,
         };
         queue
@@ -395,12 +398,17 @@ impl Inner {
         let signature = identity.sign(&input);
         let statement = base64url::encode(&attach(input, signature));
         let members = Map::from_iter([("statement".to_owned(), json!(statement))]);
+        let releases = self.releases(&identity.did());
         let ok = self.request("connection.auth", members, None).await?;
         let expires = ok
             .get("expiresAt")
             .and_then(Value::as_u64)
             .ok_or(ClientError::Protocol("connection.auth answer"))?;
         let lease = expires.saturating_sub(iat);
+        if self.releases(&identity.did()) != releases {
+            // Withdrawn under way: the router has taken both in their order, and the key is gone again.
+            return Ok((identity.did(), expires));
+        }
         let mut state = self.state();
         let held = Held {
             identity: Arc::clone(identity),
@@ -425,10 +433,7 @@ impl Inner {
         if stale || at_hand.signers.len() >= MAX_KEYS_PER_CHALLENGE {
             return None;
         }
-        at_hand
-            .signers
-            .insert(*principal)
-            .then_some(at_hand.issued)
+        at_hand.signers.insert(*principal).then_some(at_hand.issued)
     }
 
     async fn fresh_challenge(&self, principal: &Did) -> Result<Issued, ClientError> {
@@ -448,8 +453,16 @@ impl Inner {
     }
 
     pub(crate) fn release(&self, principal: &Did) {
-        self.state().keys.remove(principal);
+        let mut state = self.state();
+        state.keys.remove(principal);
+        *state.releases.entry(*principal).or_default() += 1;
+        drop(state);
         self.keys_changed.notify_waiters();
+    }
+
+    fn releases(&self, principal: &Did) -> u64 {
+        let state = self.state();
+        state.releases.get(principal).copied().unwrap_or_default()
     }
 
     /// The key to renew next, and when.

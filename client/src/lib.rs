@@ -1,30 +1,87 @@
-//! Client of the routed Memory protocol.
+//! Client of the routed Memory protocol, in two layers.
 //!
-//! One [`Connection`] is one public WebSocket: it carries sessions of many spaces, opened by several keys. The client signs
-//! the router's challenge with each key it is given, renews those leases before they end, answers challenges the router
-//! pushes, and streams its requests with upload credit.
+//! A [`Client`] has sessions that survive: it reconnects, signs in again, reopens each [`DurableSession`] with its resume
+//! token, restores its watches by difference, and sends commits without a verdict again under their `localSeq`, so that each
+//! is applied once.
 //!
 //! ```no_run
-//! # async fn run() -> Result<(), memory_client::ClientError> {
-//! use memory_client::{Connection, Endpoint, Identity, Options};
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use memory_client::{Client, Endpoint, Event, Identity};
+//! use serde_json::json;
 //! use std::sync::Arc;
 //!
-//! let certificate = std::fs::read("router.der").unwrap_or_default();
-//! let endpoint = Endpoint::new("router.example", ("127.0.0.1", 8443), vec![certificate])?;
+//! // The router's `host`, where to connect to, and the certificate to trust, DER (`openssl x509 -in public.pem -outform der`).
+//! let certificate = std::fs::read("public.der")?;
+//! let endpoint = Endpoint::new("localhost:8443", "127.0.0.1:8443", vec![certificate])?;
+//! let client = Client::new(endpoint, Default::default());
+//!
+//! // A space is opened by a key. Here it is the space's own, which alone may create it.
+//! let alice = Arc::new(Identity::from_seed([1; 32])?);
+//! let session = Arc::new(client.open(alice.did(), &alice, Default::default()).await?);
+//!
+//! // One task reads what happens, over as many connections as it takes.
+//! let reader = tokio::spawn({
+//!     let session = Arc::clone(&session);
+//!     async move {
+//!         while let Some(event) = session.event().await {
+//!             match event {
+//!                 Event::Sync(sync) => println!("{sync}"),
+//!                 Event::Interrupted => println!("the connection is lost, or this task is too slow"),
+//!                 Event::Rebuilt { .. } => println!("up to date again"),
+//!                 Event::Ended(why) => println!("over: {why}"),
+//!                 _ => {}
+//!             }
+//!         }
+//!     }
+//! });
+//!
+//! // Others write. The first commit of a space sets its access list, and nothing else.
+//! let acl = json!({ "value": { alice.did().to_string(): "OWNER" } });
+//! session
+//!     .commit(json!([{ "op": "set", "id": format!("of:{}", alice.did()), "value": acl }]))
+//!     .await?;
+//! session.watch(&["of:note"]).await?;
+//! let committed = session
+//!     .commit(json!([{ "op": "set", "id": "of:note", "value": { "value": { "title": "Tea" } } }]))
+//!     .await?;
+//! println!("sequence {}", committed["seq"]);
+//! session
+//!     .commit(json!([{ "op": "patch", "id": "of:note",
+//!         "patches": [{ "op": "replace", "path": "/value/title", "value": "Green tea" }] }]))
+//!     .await?;
+//! session.close().await?;
+//! reader.await?;
+//! # Ok(()) }
+//! ```
+//!
+//! After a lost connection a session usually comes back with [`Event::Rebuilt`] `{ resumed: false }`, and nothing is wrong then: a
+//! toolshed behind a router gives a session up with its connection, so that the next one begins a new life under the same
+//! identity. Watches, and commits without a verdict, are carried over all the same. `resumed: true` is the exception, where
+//! the toolshed still knew what it had sent. What an application has to look at is `whole`: whether the syncs before were
+//! everything that is watched, or the difference.
+//!
+//! Below it, one [`Connection`] is one public WebSocket: it carries sessions of many spaces, opened by several keys. It signs
+//! the router's challenge with each key it is given, renews those leases before they end, answers challenges the router
+//! pushes, and streams its requests with upload credit. A connection that ends fails every request in flight with
+//! [`ClientError::Closed`]: what became of a mutation is then unknown, and a plain [`Session`] never replays one by itself.
+//!
+//! ```no_run
+//! # async fn run(endpoint: memory_client::Endpoint) -> Result<(), memory_client::ClientError> {
+//! use memory_client::{Connection, Identity, Options};
+//! use std::sync::Arc;
+//!
 //! let connection = Connection::connect(&endpoint, Options::default()).await?;
 //! let alice = Arc::new(Identity::from_seed([1; 32])?);
 //! connection.authenticate(&alice).await?;
 //! let session = connection.open(alice.did(), alice.did(), Default::default()).await?;
-//! let entities = session.query(&["of:greeting"]).await?;
+//! let entities = session.query(&["of:note"]).await?;
 //! # let _ = entities; Ok(()) }
 //! ```
-//!
-//! A connection that ends fails every request in flight with [`ClientError::Closed`]: what became of a mutation is then
-//! unknown, and only `localSeq` replay on a new connection settles it. This crate never replays by itself.
 #![forbid(unsafe_code)]
 
 mod connection;
 mod dial;
+mod durable;
 mod error;
 mod hello;
 mod inner;
@@ -36,7 +93,11 @@ mod session;
 
 pub use connection::{Connection, Lease, OpenOptions};
 pub use dial::Endpoint;
-pub use error::{ClientError, Closed, Denied};
+pub use durable::{
+    Client, ClientOptions, ConnectionStatus, DurableSession, Event, SavedSession, SessionOptions,
+    Submitted, Topology,
+};
+pub use error::{ClientError, Closed, Denied, Ended};
 pub use hello::{Hello, Limits};
 pub use memory_config::Identity;
 pub use memory_wire::did::Did;

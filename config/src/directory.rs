@@ -1,4 +1,4 @@
-//! The directory file: which toolshed owns which space (`protocol.md` section 6.5).
+//! The directory file: which toolshed owns which space (`docs/protocol.md` section 6.5).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,9 +11,11 @@ use crate::address::is_host_name;
 use crate::error::ConfigErrors;
 use crate::json::{Json, Member, Read, Stopped};
 use crate::pem::load_certificates;
-use crate::read::{FileIdentity, read_text_unless};
+use crate::places::Places;
+use crate::read::{FileIdentity, read_text, read_text_unless};
 use crate::report::Report;
 use crate::source::parse_path;
+use crate::space_key::{BASE58, base58_value, space_key};
 
 /// Most toolsheds of one directory.
 pub const MAX_TOOLSHEDS: usize = 32;
@@ -26,8 +28,6 @@ const MAX_DIRECTORY_FILE_LEN: u64 = 256 << 20;
 const MAX_EPOCH: u64 = (1 << 53) - 1;
 /// Bits of a packed placement that hold the toolshed's index.
 const INDEX_BITS: u32 = 5;
-/// The alphabet of base58btc, in the order of the values.
-const BASE58: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
 
 const _: () = assert!(MAX_TOOLSHEDS == 1 << INDEX_BITS);
 
@@ -110,20 +110,43 @@ impl Directory {
         previous: Option<&Self>,
     ) -> Result<Self, ConfigErrors> {
         let mut report = Report::new(file, text);
+        let directory = Self::walk(text, &mut report, deployment, previous);
+        report.finish(directory)
+    }
+
+    /// As [`Directory::load`], with where its values stand: `deployment`, `spaces`, and each member of each toolshed.
+    ///
+    /// # Errors
+    /// Every fault of the file.
+    pub fn load_with_places(path: &Path) -> Result<(Self, Places), ConfigErrors> {
+        let text = read_text(path, MAX_DIRECTORY_FILE_LEN)?;
+        let mut report = Report::new(path, &text);
+        let directory = Self::walk(&text, &mut report, None, None);
+        let places = report.places();
+        report.finish((directory, places))
+    }
+
+    /// Reads everything; faults are in the report.
+    fn walk<'a>(
+        text: &'a str,
+        report: &mut Report<'a>,
+        deployment: Option<&str>,
+        previous: Option<&Self>,
+    ) -> Self {
         let mut draft = Draft {
             expected: deployment,
             previous,
             ..Draft::default()
         };
-        // A stop is in the report, which decides below.
-        let _ = draft.read(&mut Json::new(&mut report, text));
-        draft.check_indices(&mut report);
-        report.finish(Self {
+        // A stop is in the report, which decides.
+        let _ = draft.read(&mut Json::new(report, text));
+        draft.check_indices(report);
+        Self {
             deployment: draft.deployment,
             toolsheds: draft.toolsheds,
             spaces: draft.spaces,
             unlisted: draft.unlisted,
-        })
+        }
     }
 
     /// The deployment's name.
@@ -270,6 +293,8 @@ const UNLISTED: [Member; 2] = [("epoch", true), ("last_character", true)];
 impl Draft<'_> {
     fn read(&mut self, json: &mut Json<'_, '_>) -> Result<(), Stopped> {
         json.members(&ROOT, |json, member| {
+            let offset = json.place();
+            json.report.sets(member, offset);
             match member {
                 "version" => drop(json.integer(1, 1)?),
                 "deployment" => self.read_deployment(json)?,
@@ -321,7 +346,8 @@ impl Draft<'_> {
         let (mut name, mut did, mut address, mut server_name, mut certificate) =
             (None, None, None, None, None);
         json.members(&TOOLSHED, |json, member| {
-            let offset = json.place();
+            let (offset, key) = (json.place(), json.key());
+            json.report.sets(key, offset);
             let mut repeated = false;
             match member {
                 "name" => {
@@ -378,7 +404,7 @@ impl Draft<'_> {
 
     fn read_spaces(&mut self, json: &mut Json<'_, '_>) -> Result<(), Stopped> {
         json.map("an object of spaces", |json, name, offset| {
-            let Some(key) = space_key(name, self.previous) else {
+            let Some(key) = space_key(name, self.previous.map(|previous| &previous.spaces)) else {
                 json.fault_here(
                     offset,
                     "a name that is no DID",
@@ -516,39 +542,6 @@ fn read_certificate(json: &mut Json<'_, '_>) -> Read<Vec<CertificateDer<'static>
             Ok(None)
         }
     }
-}
-
-/// The public key of a space's canonical DID.
-///
-/// A key that `previous` holds is known to be a good point. Base58 decoding is one to one for texts that start with a
-/// digit other than zero, so the text needs no other check than its length.
-fn space_key(text: &str, previous: Option<&Directory>) -> Option<[u8; 32]> {
-    if let Some(previous) = previous
-        && let Some(key) = decode_key(text)
-        && previous.spaces.contains_key(&key)
-    {
-        return Some(key);
-    }
-    Did::parse(text).ok().map(|did| *did.key())
-}
-
-fn decode_key(text: &str) -> Option<[u8; 32]> {
-    let encoded = text
-        .strip_prefix("did:key:z")
-        .filter(|_| text.len() == Did::LEN)?;
-    let mut bytes = [0; 34];
-    let len = bs58::decode(encoded).onto(&mut bytes).ok()?;
-    let [0xed, 0x01, key @ ..] = bytes else {
-        return None;
-    };
-    (len == bytes.len()).then_some(key)
-}
-
-/// Value of a base58btc character.
-fn base58_value(character: char) -> Option<usize> {
-    BASE58
-        .iter()
-        .position(|known| char::from(*known) == character)
 }
 
 fn single(text: &str) -> Option<char> {

@@ -1,4 +1,4 @@
-//! The argument file of a toolshed under the exercise (`exercise.md`): any toolshed takes the same one.
+//! The argument file of a toolshed under the exercise (`docs/operations.md`): any toolshed takes the same one.
 
 use std::path::{Path, PathBuf};
 

@@ -11,7 +11,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use crate::read::read_bounded;
 
-/// Length of a seed file, bytes: raw, nothing else in it (`protocol.md` section 1).
+/// Length of a seed file, bytes: raw, nothing else in it (`docs/protocol.md` section 1).
 pub const SEED_LEN: usize = 32;
 
 /// A signing key and its DID. Wiped when dropped; neither shown nor copied.
@@ -73,12 +73,13 @@ impl Identity {
         self.did
     }
 
-    /// Signs exactly these bytes. The caller built them: see `style.md`, a key holder signs what it understands.
+    /// Signs exactly these bytes. The caller built them: a key holder signs what it understands.
     pub fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.key.sign(message).to_bytes()
     }
 
-    /// Writes the seed to a new file of mode 0600 and makes it durable. An existing file is never touched.
+    /// Writes the seed to a new file of mode 0600 and makes it durable. An existing file is never touched; one that could not be
+    /// written whole is removed.
     ///
     /// # Errors
     /// When the file exists or cannot be written.
@@ -94,8 +95,14 @@ impl Identity {
             .open(path)
             .map_err(failed)?;
         let seed = Zeroizing::new(self.key.to_bytes());
-        file.write_all(seed.as_slice()).map_err(failed)?;
-        file.sync_all().map_err(failed)
+        let written = file
+            .write_all(seed.as_slice())
+            .and_then(|()| file.sync_all());
+        written.map_err(|error| {
+            // It would be in the way of the next attempt; what stopped the writing is told in any case.
+            drop(std::fs::remove_file(path));
+            failed(error)
+        })
     }
 }
 

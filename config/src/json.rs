@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use crate::report::{Report, clipped, nearest, quoted};
 
-/// Deepest nesting, as in Memory messages (`protocol.md` section 2).
+/// Deepest nesting, as in Memory messages (`docs/protocol.md` section 2).
 const MAX_DEPTH: usize = 64;
 
 /// Reading cannot go on; the fault is in the report already.

@@ -370,6 +370,8 @@ impl<T: PartialEq> Kind for List<T> {
                     allowed,
                 );
             } else if let Some(item) = item {
+                let element_key = format!("{key}[{index}]");
+                place.report.sets(element_key, element.span().start);
                 parsed.push(item);
             }
         }

@@ -28,6 +28,12 @@ pub enum PemError {
         /// Why.
         source: io::Error,
     },
+    /// A folder, a pipe or a device, but no file.
+    #[error("{file}: is not a file", file = file.display())]
+    NotAFile {
+        /// What is not a file.
+        file: PathBuf,
+    },
     /// The file is longer than any certificate chain or key.
     #[error("{file}: found more than {MAX_PEM_FILE_LEN} bytes", file = file.display())]
     TooLong {
@@ -102,6 +108,12 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PemError> {
         file: path.to_owned(),
         source,
     };
+    // Asked first: opening a pipe would wait for its writer.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(PemError::NotAFile {
+            file: path.to_owned(),
+        });
+    }
     let mut file = File::open(path).map_err(unreadable)?;
     let bytes = read_bounded(&mut file, MAX_PEM_FILE_LEN).map_err(unreadable)?;
     let bytes = bytes.ok_or_else(|| PemError::TooLong {

@@ -1,4 +1,4 @@
-//! The policy file of a toolshed: whom it serves, and how much (`protocol.md` section 6.4).
+//! The policy file of a toolshed: whom it serves, and how much (`docs/protocol.md` section 6.4).
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -9,6 +9,7 @@ use memory_wire::Did;
 use crate::directory::{parse_deployment, parse_did};
 use crate::error::ConfigErrors;
 use crate::json::{Json, Member, Read, Stopped};
+use crate::places::Places;
 use crate::policy_limits::ToolshedLimits;
 use crate::read::read_text;
 use crate::report::Report;
@@ -72,6 +73,24 @@ impl ToolshedPolicy {
     /// Every fault of the text.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigErrors> {
         let mut report = Report::new(file, text);
+        let policy = Self::walk(text, &mut report);
+        report.finish(policy)
+    }
+
+    /// As [`ToolshedPolicy::load`], with where its values stand: each member, each router (`routers.DID`), each limit.
+    ///
+    /// # Errors
+    /// Every fault of the file.
+    pub fn load_with_places(path: &Path) -> Result<(Self, Places), ConfigErrors> {
+        let text = read_text(path, MAX_POLICY_FILE_LEN)?;
+        let mut report = Report::new(path, &text);
+        let policy = Self::walk(&text, &mut report);
+        let places = report.places();
+        report.finish((policy, places))
+    }
+
+    /// Reads everything; faults are in the report.
+    fn walk<'a>(text: &'a str, report: &mut Report<'a>) -> Self {
         let mut policy = Self {
             deployment: String::new(),
             hostname: Ipv4Addr::UNSPECIFIED,
@@ -83,17 +102,19 @@ impl ToolshedPolicy {
             routers: BTreeMap::new(),
             limits: ToolshedLimits::default(),
         };
-        // A stop is in the report, which decides below.
-        let whole = policy.read(&mut Json::new(&mut report, text)).is_ok();
+        // A stop is in the report, which decides.
+        let whole = policy.read(&mut Json::new(report, text)).is_ok();
         if whole {
             let routers = u64::try_from(policy.routers.len()).unwrap_or(u64::MAX);
-            policy.limits.check(routers, &mut report);
+            policy.limits.check(routers, report);
         }
-        report.finish(policy)
+        policy
     }
 
     fn read(&mut self, json: &mut Json<'_, '_>) -> Result<(), Stopped> {
         json.members(&MEMBERS, |json, member| {
+            let offset = json.place();
+            json.report.sets(member, offset);
             match member {
                 "version" => drop(json.integer(1, 1)?),
                 "deployment" => {
@@ -120,10 +141,11 @@ impl ToolshedPolicy {
 
     fn read_routers(&mut self, json: &mut Json<'_, '_>) -> Result<(), Stopped> {
         let start = json.place();
-        json.report.sets("routers", start);
         let mut count = 0;
         let read = json.map("an object of 1..=16 routers", |json, name, offset| {
             count += 1;
+            let (place, key) = (json.place(), json.key());
+            json.report.sets(key, place);
             let did = parse_did(name);
             if did.is_none() {
                 json.fault_here(

@@ -1,4 +1,4 @@
-//! Limits of a toolshed (`limits.md` section 3).
+//! Limits of a toolshed (`docs/operations.md`).
 
 use crate::json::{Json, Member, Stopped};
 use crate::report::Report;

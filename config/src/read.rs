@@ -63,15 +63,16 @@ pub(crate) fn read_text_unless(
 ) -> Result<Option<(String, FileIdentity)>, ConfigErrors> {
     let unreadable =
         |error: io::Error| ConfigErrors::of_file(path, describe(&error), "a readable file");
-    let mut file = File::open(path).map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    if !metadata.is_file() {
+    // Asked first: opening a pipe would wait for its writer.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(ConfigErrors::of_file(
             path,
             "something that is not a file",
             "a readable file",
         ));
     }
+    let mut file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
     let identity = FileIdentity::from(&metadata);
     if seen == Some(&identity) {
         return Ok(None);

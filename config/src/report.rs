@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::{ConfigError, ConfigErrors};
+use crate::places::Places;
 
 /// Characters of a found value that are shown; the rest is cut.
 const MAX_FOUND_CHARS: usize = 80;
@@ -130,6 +131,21 @@ impl<'a> Report<'a> {
             found,
             allowed,
         });
+    }
+
+    /// Where the accepted values stand.
+    pub(crate) fn places(&self) -> Places {
+        let accepted = self.keys.iter().filter(|(_, seen)| seen.accepted);
+        Places::new(
+            accepted
+                .map(|(key, seen)| (key.clone(), position(self.text, seen.offset)))
+                .collect(),
+        )
+    }
+
+    /// Whether nothing was found wrong so far.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.errors.is_empty()
     }
 
     /// `value` when nothing was found wrong, else every fault in the order of the file.

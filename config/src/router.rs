@@ -7,9 +7,10 @@ use std::time::Duration;
 use toml::de::DeTable;
 
 use crate::address::{Network, parse_host, parse_origin};
-use crate::error::ConfigErrors;
+use crate::error::{ConfigError, ConfigErrors};
 use crate::kinds::{Flag, List, Text, required_count, time};
 use crate::limit::Limit;
+use crate::places::Places;
 use crate::read::read_text;
 use crate::report::Report;
 use crate::sections::{Isolation, Limits, Penalties, Timeouts};
@@ -22,7 +23,7 @@ const MAX_ROUTER_FILE_LEN: u64 = 1 << 20;
 /// Names of the sections.
 const SECTIONS: [&str; 4] = ["isolation", "timeouts", "limits", "penalties"];
 
-/// Everything `router.toml` says. `limits.md` section 1 tells ranges and meaning of each key.
+/// Everything `router.toml` says. `docs/operations.md` tells ranges and meaning of each key.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RouterConfig {
     /// Public TLS listeners, 1..=16.
@@ -75,7 +76,11 @@ impl RouterConfig {
     /// # Errors
     /// Every fault of the file. The caller exits with status 78.
     pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
-        Self::parse(&read_text(path, MAX_ROUTER_FILE_LEN)?, path)
+        Self::parse(&Self::read_file(path)?, path)
+    }
+
+    pub(crate) fn read_file(path: &Path) -> Result<String, ConfigErrors> {
+        read_text(path, MAX_ROUTER_FILE_LEN)
     }
 
     /// Checks the text of a file; `file` is its name in errors, and its folder is where relative paths start.
@@ -83,7 +88,55 @@ impl RouterConfig {
     /// # Errors
     /// Every fault of the text.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigErrors> {
+        Self::parse_then(text, file, |config, _| config)
+    }
+
+    /// As [`RouterConfig::parse`], with a last step that may find faults too. It is not taken when there are others.
+    pub(crate) fn parse_then<T>(
+        text: &str,
+        file: &Path,
+        last: impl FnOnce(Self, &mut Report<'_>) -> T,
+    ) -> Result<T, ConfigErrors> {
         let mut report = Report::new(file, text);
+        let (config, _) = Self::walk(text, &mut report);
+        if !report.is_clean() {
+            return Err(report.into_errors());
+        }
+        let value = last(config, &mut report);
+        report.finish(value)
+    }
+
+    /// Reads a file as [`RouterConfig::load`] does, for a caller that goes on to what the file names: it gets every fault
+    /// beside what could be read.
+    pub fn examine(path: &Path) -> Examined {
+        match Self::read_file(path) {
+            Ok(text) => Self::examine_text(&text, path),
+            Err(errors) => Examined {
+                config: None,
+                places: Places::default(),
+                errors: errors.0,
+            },
+        }
+    }
+
+    /// As [`RouterConfig::examine`], for the text of the file.
+    pub fn examine_text(text: &str, file: &Path) -> Examined {
+        let mut report = Report::new(file, text);
+        let (config, complete) = Self::walk(text, &mut report);
+        let places = report.places();
+        let errors = match report.is_clean() {
+            true => Vec::new(),
+            false => report.into_errors().0,
+        };
+        Examined {
+            config: complete.then_some(config),
+            places,
+            errors,
+        }
+    }
+
+    /// Reads everything, with stand-ins for what is wrong; whether the syntax was right. Faults are in the report.
+    fn walk(text: &str, report: &mut Report<'_>) -> (Self, bool) {
         let (root, syntax_errors) = DeTable::parse_recoverable(text);
         for error in &syntax_errors {
             let offset = error.span().map_or(0, |span| span.start);
@@ -98,12 +151,12 @@ impl RouterConfig {
         let complete = syntax_errors.is_empty();
         let keys = Self::keys();
 
-        let mut section = Section::root(&mut report, root, complete);
+        let mut section = Section::root(report, root, complete);
         section.refuse_unknown(&keys);
         let top = Top::read(&mut section);
         macro_rules! read {
             ($type:ty, $name:literal) => {{
-                let mut section = Section::of(&mut report, root, $name, complete);
+                let mut section = Section::of(report, root, $name, complete);
                 section.refuse_unknown(&keys);
                 <$type>::read(&mut section)
             }};
@@ -136,9 +189,9 @@ impl RouterConfig {
             penalties,
         };
         if complete {
-            config.check(&mut report);
+            config.check(report);
         }
-        report.finish(config)
+        (config, complete)
     }
 
     /// Every key of the file, in the order of the documentation.
@@ -152,7 +205,7 @@ impl RouterConfig {
     }
 
     /// The checks between keys that need nothing but the file.
-    fn check(&self, report: &mut Report<'_>) {
+    pub(crate) fn check(&self, report: &mut Report<'_>) {
         self.check_top(report);
         self.check_limits(report);
         self.check_users(report);
@@ -279,6 +332,26 @@ impl RouterConfig {
                 );
             }
         }
+    }
+}
+
+/// A file as far as it could be read.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// What it says, with stand-ins where it is wrong; `None` when it could not be read, or is not TOML.
+    pub config: Option<RouterConfig>,
+    /// Where its values stand.
+    pub places: Places,
+    /// Every fault, in the order of the file.
+    pub errors: Vec<ConfigError>,
+}
+
+impl Examined {
+    /// Whether the value of a key is the file's own or the default, and no stand-in.
+    pub fn is_sound(&self, key: &str) -> bool {
+        let part_of = |rest: &str| rest.is_empty() || rest.starts_with(['[', '.']);
+        let concerns = |error: &ConfigError| error.key.strip_prefix(key).is_some_and(part_of);
+        self.config.is_some() && !self.errors.iter().any(concerns)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The sections of `router.toml`: `limits.md` section 1, key by key.
+//! The sections of `router.toml`: `docs/operations.md`, key by key.
 
 use std::path::PathBuf;
 use std::time::Duration;

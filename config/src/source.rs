@@ -77,7 +77,7 @@ pub struct CredentialError {
 /// Where placement comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DirectorySource {
-    /// A directory file, `protocol.md` section 6.5. Never a credential: those are not refreshed while a role runs.
+    /// A directory file, `docs/protocol.md` section 6.5. Never a credential: those are not refreshed while a role runs.
     File(PathBuf),
     /// An etcd cluster.
     Etcd {

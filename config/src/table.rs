@@ -251,6 +251,20 @@ macro_rules! section {
             }
         }
 
+        impl $struct {
+            /// The keys, with their section, that say something else in `other`.
+            #[allow(dead_code)]
+            pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
+                let mut keys = Vec::new();
+                $(
+                    if self.$name != other.$name {
+                        keys.push(concat!($section, ".", stringify!($name)));
+                    }
+                )*
+                keys
+            }
+        }
+
         impl Default for $struct {
             fn default() -> Self {
                 Self { $( $name: $crate::table::fallback::<$type, _>(&$kind), )* }

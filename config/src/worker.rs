@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::router::RouterConfig;
 
-/// Bytes of streamed upload that a client may have in flight (`protocol.md` section 5).
+/// Bytes of streamed upload that a client may have in flight (`docs/protocol.md` section 5).
 pub const UPLOAD_WINDOW: u32 = 262_144;
 
 /// Settings of a worker, passed as JSON. Times are milliseconds; `None` is no limit.

@@ -1,6 +1,6 @@
 //! The data sockets of one worker: which toolsheds it has one to, and the one that is being set up.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use memory_wire::ids::Ticket;
 
@@ -10,13 +10,15 @@ use memory_wire::ids::Ticket;
 ///  free ──begin──> pending ──commit───────────────> committed (for good)
 ///    ^                └─────begin_rollback──> rolling back ──end_rollback──┐
 ///    └────────────────────────────────────────────────────────────────────┘
+///  free ──adopt──> committed
 /// ```
 ///
 /// At most one is pending. A toolshed may be committed and pending at once: its earlier socket went with a lost link, and
 /// a new one replaces it.
 #[derive(Debug, Default)]
 pub(crate) struct Assignments {
-    committed: BTreeSet<u16>,
+    /// With the ticket that each was made for; `None` where an earlier broker made it.
+    committed: BTreeMap<u16, Option<Ticket>>,
     pending: Option<Pending>,
 }
 
@@ -34,7 +36,17 @@ pub(crate) struct NotPending;
 impl Assignments {
     /// Whether the worker has a data socket to a toolshed.
     pub(crate) fn is_committed(&self, index: u16) -> bool {
-        self.committed.contains(&index)
+        self.committed.contains_key(&index)
+    }
+
+    /// Whether the worker has a data socket to a toolshed that was made for this ticket.
+    pub(crate) fn is_committed_with(&self, index: u16, ticket: Ticket) -> bool {
+        self.committed.get(&index) == Some(&Some(ticket))
+    }
+
+    /// Notes a data socket that an earlier broker made: the link agent says that the connection is bound there.
+    pub(crate) fn adopt(&mut self, index: u16) {
+        self.committed.entry(index).or_default();
     }
 
     /// Makes an assignment the pending one. `false` if there is one.
@@ -58,7 +70,7 @@ impl Assignments {
         self.pending
             .take_if(|pending| pending.is(index, ticket))
             .ok_or(NotPending)?;
-        self.committed.insert(index);
+        self.committed.insert(index, Some(ticket));
         Ok(())
     }
 
@@ -140,6 +152,19 @@ mod tests {
         assignments.end_rollback();
         assert!(!assignments.is_committed(0));
         assert!(assignments.begin(0, OTHER));
+    }
+
+    #[test]
+    fn a_committed_socket_is_known_by_its_ticket() {
+        let mut assignments = Assignments::default();
+        assignments.adopt(0);
+        assert!(assignments.is_committed(0) && !assignments.is_committed_with(0, TICKET));
+        assert!(assignments.begin(0, TICKET));
+        assert_eq!(assignments.commit(0, TICKET), Ok(()));
+        assignments.adopt(0);
+        assert!(assignments.is_committed_with(0, TICKET));
+        assert!(!assignments.is_committed_with(0, OTHER));
+        assert!(!assignments.is_committed_with(1, TICKET));
     }
 
     #[test]

@@ -6,14 +6,15 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use memory_wire::Reason;
+use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown, sockopt};
 use tokio::net::TcpStream;
 
 /// Connects to `address` within `deadline`, without waiting for anything else. A dead peer is found by keep-alive probes and
-/// by sent data that stays unacknowledged for `user_timeout` (protocol.md section 6.1).
+/// by sent data that stays unacknowledged for `user_timeout` (`docs/protocol.md` section 6.1).
 ///
 /// # Errors
-/// [`Reason::DialFailed`].
+/// [`Reason::DialFailed`], [`Reason::DescriptorLimit`].
 pub(crate) async fn dial(
     address: SocketAddr,
     deadline: Duration,
@@ -22,9 +23,17 @@ pub(crate) async fn dial(
     let connected = tokio::time::timeout(deadline, TcpStream::connect(address)).await;
     let stream = connected
         .map_err(|_| Reason::DialFailed)?
-        .map_err(|_| Reason::DialFailed)?;
+        .map_err(|error| fault(&error))?;
     tune(&stream, user_timeout).map_err(|_| Reason::DialFailed)?;
     Ok(stream.into_std().map_err(|_| Reason::DialFailed)?.into())
+}
+
+/// Whether it is the toolshed that cannot be reached, or this process that has no descriptor to reach it with.
+fn fault(error: &io::Error) -> Reason {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE | Errno::NFILE) => Reason::DescriptorLimit,
+        _ => Reason::DialFailed,
+    }
 }
 
 /// Ends a data socket in both directions, for whoever else holds it too.

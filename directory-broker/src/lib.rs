@@ -26,9 +26,11 @@ mod worker;
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use memory_config::{Directory, DirectorySource, RouterConfig};
 use memory_ipc::NamedListener;
+use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 pub use error::Error;
@@ -37,11 +39,12 @@ pub use spawner::SOCKET_NAME;
 use crate::snapshot::Snapshot;
 use crate::worker::Shared;
 
-/// Runs the role until the process ends. To be called on a current-thread runtime with IO and time enabled.
+/// Runs the role until the process ends, with the configuration as it is and becomes. To be called on a current-thread runtime with IO and time enabled.
 ///
 /// # Errors
 /// [`Error`], at the start only: what fails later is logged and passes.
-pub async fn run(config: RouterConfig) -> Result<(), Error> {
+pub async fn run(mut changes: watch::Receiver<Arc<RouterConfig>>) -> Result<(), Error> {
+    let config = Arc::clone(&changes.borrow_and_update());
     let DirectorySource::File(path) = &config.directory else {
         return Err(Error::Source);
     };
@@ -54,6 +57,14 @@ pub async fn run(config: RouterConfig) -> Result<(), Error> {
     let shared = Rc::new(Shared::new(Rc::clone(&snapshot), &config));
     let tasks = LocalSet::new();
     tasks.spawn_local(snapshot::watch(path.clone(), snapshot, identity));
+    tasks.spawn_local({
+        let shared = Rc::clone(&shared);
+        async move {
+            while changes.changed().await.is_ok() {
+                shared.configure(&changes.borrow_and_update());
+            }
+        }
+    });
     tasks.run_until(spawner::serve(listener, shared)).await;
     Ok(())
 }

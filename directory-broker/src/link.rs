@@ -10,6 +10,7 @@ use memory_ipc::{Channel, ChannelError};
 use memory_wire::ids::Ticket;
 use memory_wire::{Did, Reason};
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 /// The number in a refusal of a rollback, which has none of its own.
 const ROLLBACK: u32 = 0;
@@ -21,7 +22,6 @@ type Admission = Result<Option<Ticket>, Reason>;
 #[derive(Debug)]
 pub(crate) struct LinkAgent {
     channel: Channel,
-    patience: Duration,
     /// Number of the last admission; the first is 1.
     last: Cell<u32>,
     admissions: RefCell<HashMap<u32, oneshot::Sender<Admission>>>,
@@ -30,11 +30,9 @@ pub(crate) struct LinkAgent {
 }
 
 impl LinkAgent {
-    /// `patience` bounds how long an answer is waited for. The link agent keeps shorter bounds of its own.
-    pub(crate) fn new(channel: Channel, patience: Duration) -> Self {
+    pub(crate) fn new(channel: Channel) -> Self {
         Self {
             channel,
-            patience,
             last: Cell::new(ROLLBACK),
             admissions: RefCell::default(),
             rollback: RefCell::default(),
@@ -43,7 +41,8 @@ impl LinkAgent {
     }
 
     /// Has the connection admitted to a space at a toolshed. A ticket is for a new data socket; `None` means that the
-    /// connection is bound there.
+    /// connection is bound there. `patience` bounds how long an answer is waited for; the link agent keeps shorter bounds of its
+    /// own.
     ///
     /// # Errors
     /// The link agent's reason; [`Reason::UpstreamUnavailable`] when it is gone, [`Reason::AdmissionTimeout`] when it is silent.
@@ -52,6 +51,7 @@ impl LinkAgent {
         placement: Placement,
         space: Did,
         principal: Did,
+        patience: Duration,
     ) -> Admission {
         let sequence = self.last.get().wrapping_add(1).max(ROLLBACK + 1);
         self.last.set(sequence);
@@ -67,8 +67,18 @@ impl LinkAgent {
             return Err(Reason::UpstreamUnavailable);
         }
         self.admissions.borrow_mut().insert(sequence, sender);
-        self.send(&packet).await?;
-        match tokio::time::timeout(self.patience, answer).await {
+        let deadline = Instant::now() + patience;
+        match timeout_at(deadline, self.send(&packet)).await {
+            Ok(Ok(())) => {}
+            // What was not asked is not answered.
+            unsent => {
+                self.admissions.borrow_mut().remove(&sequence);
+                return Err(
+                    unsent.map_or(Reason::AdmissionTimeout, |_| Reason::UpstreamUnavailable)
+                );
+            }
+        }
+        match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(Reason::UpstreamUnavailable),
             // A late answer finds nobody; the ticket in it stays with the link agent and can be given again.
@@ -80,14 +90,19 @@ impl LinkAgent {
     ///
     /// # Errors
     /// [`Reason::UpstreamUnavailable`] when the link agent is gone or silent: it cannot be told then.
-    pub(crate) async fn roll_back(&self, index: u16, ticket: Ticket) -> Result<bool, Reason> {
+    pub(crate) async fn roll_back(
+        &self,
+        index: u16,
+        ticket: Ticket,
+        patience: Duration,
+    ) -> Result<bool, Reason> {
         let (sender, answer) = oneshot::channel();
         if self.is_gone.get() || self.rollback.borrow_mut().replace(sender).is_some() {
             return Err(Reason::UpstreamUnavailable);
         }
         self.send(&BrokerToLinkAgent::Rollback { index, ticket })
             .await?;
-        match tokio::time::timeout(self.patience, answer).await {
+        match tokio::time::timeout(patience, answer).await {
             Ok(Ok(may)) => Ok(may),
             Ok(Err(_)) | Err(_) => Err(Reason::UpstreamUnavailable),
         }

@@ -10,7 +10,7 @@ use memory_config::{ConfigErrors, Directory, FileIdentity, Placement, Toolshed};
 use memory_wire::{Did, Reason};
 use tokio::sync::Notify;
 
-/// How often the file is looked at. A change is to be followed within 500 ms (protocol.md section 6.5).
+/// How often the file is looked at. A change is to be followed within 500 ms (`docs/protocol.md` section 6.5).
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// How often an invalid file that has not changed is read again: what it refers to may have been repaired.
@@ -35,7 +35,7 @@ enum Newest {
     Current,
     /// It cannot be read, or is invalid.
     Unreadable,
-    /// Its toolsheds are not those this process started with.
+    /// Its toolsheds or its rule for unlisted spaces are not those this process started with.
     OtherTopology,
 }
 
@@ -69,7 +69,7 @@ impl Snapshot {
     /// opens are refused for from now on, if there is one.
     pub(crate) fn apply(&mut self, read: Result<Option<Directory>, ()>) -> Option<Reason> {
         let (newest, reason) = match read {
-            Ok(Some(directory)) if !directory.same_topology(&self.directory) => {
+            Ok(Some(directory)) if !is_followable(&directory, &self.directory) => {
                 (Newest::OtherTopology, Some(Reason::RestartNeeded))
             }
             Ok(Some(directory)) => {
@@ -83,6 +83,11 @@ impl Snapshot {
         self.read.notify_waiters();
         reason
     }
+}
+
+/// Whether a running process may go on with `next`: the toolsheds and the rule for unlisted spaces are read once.
+fn is_followable(next: &Directory, now: &Directory) -> bool {
+    next.same_topology(now) && next.same_unlisted_rule(now)
 }
 
 /// When to read the file again.

@@ -97,6 +97,41 @@ fn follows_placements_and_refuses_another_topology_until_restart() {
 }
 
 #[test]
+fn refuses_another_rule_for_unlisted_spaces_until_restart() {
+    let base58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+    let all: Vec<String> = base58.chars().map(|c| format!("\"{c}\":0")).collect();
+    let with_rule = |epoch: u64| {
+        let rule = format!(
+            r#","unlisted":{{"epoch":{epoch},"last_character":{{{}}}}}}}"#,
+            all.join(",")
+        );
+        let text = directory(9001, 5);
+        format!("{}{rule}", text.strip_suffix('}').unwrap())
+    };
+    let files = Files::new();
+    files.replace(&with_rule(1));
+    let mut snapshot = Snapshot::new(files.load().unwrap());
+    assert!(snapshot.place(&did(101)).is_ok());
+
+    // Its epoch is placement, as a space's is.
+    files.replace(&with_rule(2));
+    assert_eq!(snapshot.apply(Ok(Some(files.load().unwrap()))), None);
+    assert_eq!(
+        snapshot.place(&did(101)).map(|placement| placement.epoch),
+        Ok(2)
+    );
+
+    files.replace(&directory(9001, 5));
+    assert_eq!(
+        snapshot.apply(Ok(Some(files.load().unwrap()))),
+        Some(Reason::RestartNeeded)
+    );
+    for space in [100, 101] {
+        assert_eq!(snapshot.place(&did(space)), Err(Reason::RestartNeeded));
+    }
+}
+
+#[test]
 fn refuses_new_opens_while_the_newest_version_is_invalid() {
     let files = Files::new();
     files.replace(&directory(9001, 5));

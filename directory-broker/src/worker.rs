@@ -1,18 +1,19 @@
 //! One worker: where its opens go, and the data sockets it gets for them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use memory_budget::{Budget, Limit};
 use memory_config::RouterConfig;
 use memory_ipc::packets::{BrokerToWorker, WorkerToBroker};
 use memory_ipc::{Channel, ChannelError};
 use memory_wire::ids::{ConnectionId, Ticket};
 use memory_wire::{Did, Reason};
-use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore, oneshot};
+use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
@@ -25,13 +26,16 @@ use crate::snapshot::Snapshot;
 /// and must still be young when the worker binds it.
 const MAX_ADMISSION_AGE: Duration = Duration::from_secs(3);
 
+/// Refused placements of one worker that are logged.
+const MAX_LINES: u32 = 64;
+
 /// What all workers share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) snapshot: Rc<RefCell<Snapshot>>,
-    bounds: Bounds,
-    /// One permit for each data socket that may be in setup.
-    dials: Semaphore,
+    bounds: Cell<Bounds>,
+    /// Data sockets in setup, of all workers.
+    dials: Budget,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,21 +57,35 @@ struct Bounds {
 
 impl Shared {
     pub(crate) fn new(snapshot: Rc<RefCell<Snapshot>>, config: &RouterConfig) -> Self {
+        Self {
+            snapshot,
+            bounds: Cell::new(Bounds::of(config)),
+            dials: Budget::new("pending-dials", dial_limit(config)),
+        }
+    }
+
+    /// Takes other bounds for what comes from now on.
+    pub(crate) fn configure(&self, config: &RouterConfig) {
+        self.bounds.set(Bounds::of(config));
+        self.dials.set_limit(dial_limit(config));
+    }
+}
+
+fn dial_limit(config: &RouterConfig) -> Limit {
+    Limit::At(config.limits.max_pending_dials)
+}
+
+impl Bounds {
+    fn of(config: &RouterConfig) -> Self {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let timeouts = &config.timeouts;
         Self {
-            snapshot,
-            bounds: Bounds {
-                placements: count(config.limits.max_requests_per_connection),
-                turn: timeouts.control_wait + timeouts.data_handshake,
-                admission: (timeouts.control_wait + timeouts.control_request) * 5,
-                dial: timeouts.data_handshake,
-                settle: timeouts.data_handshake * 2,
-                tcp_user: timeouts.tcp_user,
-            },
-            dials: Semaphore::new(
-                count(config.limits.max_pending_dials).min(Semaphore::MAX_PERMITS),
-            ),
+            placements: count(config.limits.max_requests_per_connection),
+            turn: timeouts.control_wait + timeouts.data_handshake,
+            admission: (timeouts.control_wait + timeouts.control_request) * 5,
+            dial: timeouts.data_handshake,
+            settle: timeouts.data_handshake * 2,
+            tcp_user: timeouts.tcp_user,
         }
     }
 }
@@ -82,11 +100,12 @@ pub(crate) async fn serve(
     let this = Rc::new(Worker {
         connection,
         channel: worker,
-        link: LinkAgent::new(link, shared.bounds.admission),
+        link: LinkAgent::new(link),
         assignments: RefCell::default(),
         pending: RefCell::default(),
         gates: RefCell::default(),
         slot: Arc::new(Mutex::new(())),
+        refusals: Cell::new(0),
         shared,
     });
     let ended = tokio::select! {
@@ -99,7 +118,9 @@ pub(crate) async fn serve(
         end(&pending.socket);
     }
     match ended {
-        Ok(()) => tracing::debug!(%connection, "worker gone"),
+        Ok(()) | Err(Ended::Channel(ChannelError::Closed)) => {
+            tracing::debug!(%connection, "worker gone");
+        }
         Err(ended) => {
             tracing::warn!(reason = %ended.reason(), %connection, detail = %ended, "worker's channel ended");
         }
@@ -126,6 +147,8 @@ struct Worker {
     gates: RefCell<HashMap<u16, Arc<Mutex<()>>>>,
     /// Whoever sets up a data socket, of any toolshed.
     slot: Arc<Mutex<()>>,
+    /// Refused placements so far.
+    refusals: Cell<u32>,
 }
 
 /// Why a worker is not served any longer, beside its end.
@@ -141,12 +164,16 @@ enum Ended {
     Unconfirmed,
     #[error("it did not settle its data socket in time")]
     Unsettled,
+    #[error("it does not read what it is answered")]
+    Unread,
 }
 
 impl Ended {
     const fn reason(&self) -> Reason {
         match self {
-            Self::Channel(_) | Self::NotPending | Self::Bound => Reason::ChannelProtocol,
+            Self::Channel(_) | Self::NotPending | Self::Bound | Self::Unread => {
+                Reason::ChannelProtocol
+            }
             Self::Unconfirmed => Reason::LinkAgentLost,
             Self::Unsettled => Reason::DataHandshake,
         }
@@ -177,7 +204,7 @@ impl Worker {
                     while let Some(placed) = placements.try_join_next() {
                         settled(placed)?;
                     }
-                    if placements.len() >= self.shared.bounds.placements {
+                    if placements.len() >= self.shared.bounds.get().placements {
                         self.refuse(sequence, Reason::RequestLimit).await?;
                         continue;
                     }
@@ -209,30 +236,38 @@ impl Worker {
     async fn find(&self, space: &Did, principal: Did) -> Result<Found, Reason> {
         let placement = self.shared.snapshot.borrow().place(space)?;
         let index = placement.toolshed;
-        let admit = || self.link.admit(placement, *space, principal);
-        let bound = || {
-            let has_socket = self.assignments.borrow().is_committed(index);
-            // Bound, and neither committed nor rolled back: the worker is about to end.
-            if has_socket {
-                Ok(Found::Existing(index))
-            } else {
-                Err(Reason::UpstreamUnavailable)
-            }
+        let admit = || {
+            let patience = self.shared.bounds.get().admission;
+            self.link.admit(placement, *space, principal, patience)
         };
-        if self.assignments.borrow().is_committed(index) && admit().await?.is_none() {
-            return bound();
+        // Asked in this toolshed's turn, or where a socket is committed: none is pending then. So a connection that is bound,
+        // as the link agent says, has its data socket; one that this broker did not make is from the time of an earlier one.
+        let unused = |ticket: Option<Ticket>| {
+            let mut assignments = self.assignments.borrow_mut();
+            if ticket.is_none() {
+                assignments.adopt(index);
+            }
+            ticket
+                .filter(|ticket| !assignments.is_committed_with(index, *ticket))
+                .ok_or(Found::Existing(index))
+        };
+        let is_committed = self.assignments.borrow().is_committed(index);
+        if is_committed && let Err(found) = unused(admit().await?) {
+            return Ok(found);
         }
-        // Either there is no data socket, or a ticket for another: then its link was lost, and a new one is to replace it.
+        // Either there is no data socket, or a ticket for another: then its link was lost, and a new one is to replace it. The
+        // ticket of a socket that was committed unbound is for no other: a worker could have them without end.
         let gate = self.turn(self.gate(index)).await?;
-        let Some(mut ticket) = admit().await? else {
-            return bound();
+        let mut ticket = match unused(admit().await?) {
+            Ok(ticket) => ticket,
+            Err(found) => return Ok(found),
         };
         let admitted = Instant::now();
         let slot = self.turn(Arc::clone(&self.slot)).await?;
         if admitted.elapsed() > MAX_ADMISSION_AGE {
-            ticket = match admit().await? {
-                Some(ticket) => ticket,
-                None => return bound(),
+            ticket = match unused(admit().await?) {
+                Ok(ticket) => ticket,
+                Err(found) => return Ok(found),
             };
         }
         Ok(Found::Ticket(Turn {
@@ -249,7 +284,7 @@ impl Worker {
             ticket,
             guards,
         } = turn;
-        let Ok(permit) = self.shared.dials.try_acquire() else {
+        let Ok(reserved) = self.shared.dials.reserve(1) else {
             return self.refuse(sequence, Reason::DialLimit).await;
         };
         let toolshed = self.shared.snapshot.borrow().toolshed(index).cloned();
@@ -261,7 +296,7 @@ impl Worker {
             tcp_user,
             settle,
             ..
-        } = self.shared.bounds;
+        } = self.shared.bounds.get();
         let dialled = dial(toolshed.address, deadline, tcp_user)
             .await
             .and_then(|socket| {
@@ -271,7 +306,9 @@ impl Worker {
         let (socket, copy) = match dialled {
             Ok(sockets) => sockets,
             Err(reason) => {
-                tracing::warn!(%reason, connection = %self.connection, toolshed = toolshed.name, "no data socket");
+                if self.is_to_be_logged() {
+                    tracing::warn!(%reason, connection = %self.connection, toolshed = toolshed.name, "no data socket");
+                }
                 return self.refuse(sequence, Reason::UpstreamUnavailable).await;
             }
         };
@@ -296,18 +333,20 @@ impl Worker {
                 .map(|pin| pin.to_vec())
                 .unwrap_or_default(),
         };
-        if let Err(error) = self.channel.send_packet(&packet, &[socket.as_fd()]).await {
+        if let Err(ended) = self.send(&packet, &[socket.as_fd()]).await {
             self.assignments.borrow_mut().abandon(index, ticket);
             self.pending.borrow_mut().take();
-            return match error {
+            return match ended {
                 // Nothing was sent: the entry of the directory does not fit a packet.
-                ChannelError::Packet(_) => self.refuse(sequence, Reason::UpstreamUnavailable).await,
-                error => Err(error.into()),
+                Ended::Channel(ChannelError::Packet(_)) => {
+                    self.refuse(sequence, Reason::UpstreamUnavailable).await
+                }
+                ended => Err(ended),
             };
         }
         drop(socket);
         let settled = timeout(settle, until_settled).await;
-        drop((permit, guards));
+        drop((reserved, guards));
         settled.map(|_| ()).map_err(|_| Ended::Unsettled)
     }
 
@@ -333,7 +372,7 @@ impl Worker {
             .map_err(|_| Ended::NotPending)?;
         if !self
             .link
-            .roll_back(index, ticket)
+            .roll_back(index, ticket, self.shared.bounds.get().admission)
             .await
             .map_err(|_| Ended::Unconfirmed)?
         {
@@ -349,7 +388,9 @@ impl Worker {
     }
 
     async fn refuse(&self, sequence: u32, reason: Reason) -> Result<(), Ended> {
-        tracing::info!(%reason, connection = %self.connection, "placement refused");
+        if self.is_to_be_logged() {
+            tracing::info!(%reason, connection = %self.connection, "placement refused");
+        }
         self.send(
             &BrokerToWorker::Refused {
                 sequence,
@@ -365,7 +406,22 @@ impl Worker {
         packet: &BrokerToWorker,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), Ended> {
-        Ok(self.channel.send_packet(packet, descriptors).await?)
+        // Bounded: what a placement holds, such as its part of the dials, is held while its answer is not read.
+        let patience = self.shared.bounds.get().settle;
+        timeout(patience, self.channel.send_packet(packet, descriptors))
+            .await
+            .map_err(|_| Ended::Unread)?
+            .map_err(Ended::Channel)
+    }
+
+    /// Whether one more line about this worker's placements goes to the log: it is not to be filled by them.
+    fn is_to_be_logged(&self) -> bool {
+        let count = self.refusals.get();
+        self.refusals.set(count.saturating_add(1));
+        if count == MAX_LINES {
+            tracing::info!(connection = %self.connection, "further refusals are not logged");
+        }
+        count < MAX_LINES
     }
 
     fn gate(&self, index: u16) -> Arc<Mutex<()>> {
@@ -374,7 +430,7 @@ impl Worker {
 
     /// Waits for a turn, first come first served.
     async fn turn(&self, mutex: Arc<Mutex<()>>) -> Result<OwnedMutexGuard<()>, Reason> {
-        timeout(self.shared.bounds.turn, mutex.lock_owned())
+        timeout(self.shared.bounds.get().turn, mutex.lock_owned())
             .await
             .map_err(|_| Reason::AdmissionTimeout)
     }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::{Read, Write};
+use std::sync::Arc;
 
 use common::{Bench, Worker, admission, assert_eof, number};
 use memory_ipc::Channel;
@@ -340,6 +341,120 @@ async fn without_a_link_agent_opens_are_refused_for_now() {
             worker
                 .is_refused(sequence, Reason::UpstreamUnavailable)
                 .await;
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_socket_of_an_earlier_broker_serves_later_opens() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            // This broker has made nothing for this connection, but the link agent says that it is bound.
+            let mut worker = bench.worker().await;
+            for space in [100, 101] {
+                let sequence = worker.place(space).await;
+                worker.answer_admission(0, space, None).await;
+                assert_eq!(
+                    worker.receive().await,
+                    BrokerToWorker::Existing { sequence, index: 0 }
+                );
+            }
+            // Nothing of it is pending, and nothing can be settled.
+            let settle = WorkerToBroker::Commit {
+                index: 0,
+                ticket: TICKET,
+            };
+            worker.send(settle).await;
+            worker.ends().await;
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_lowered_bound_of_dials_admits_none_until_enough_are_settled() {
+    let bench = Bench::new("", "max_pending_dials = 2");
+    bench
+        .run(async {
+            let mut workers = [
+                bench.worker().await,
+                bench.worker().await,
+                bench.worker().await,
+            ];
+            workers[0].open(0, 100, TICKET).await;
+            workers[1].open(0, 100, OTHER).await;
+            let mut config = bench.config.clone();
+            config.limits.max_pending_dials = 1;
+            bench.changes.send_replace(Arc::new(config));
+            let commit = |ticket| WorkerToBroker::Commit { index: 0, ticket };
+            workers[0].send(commit(TICKET)).await;
+            assert_eq!(workers[0].receive().await, BrokerToWorker::Confirmed);
+            let sequence = workers[2].place(100).await;
+            workers[2].answer_admission(0, 100, Some(OTHER)).await;
+            workers[2].is_refused(sequence, Reason::DialLimit).await;
+            workers[1].send(commit(OTHER)).await;
+            assert_eq!(workers[1].receive().await, BrokerToWorker::Confirmed);
+            workers[2].open(0, 100, OTHER).await;
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_socket_committed_unbound_is_not_followed_by_another() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let _held = worker.open(0, 100, TICKET).await;
+            worker
+                .send(WorkerToBroker::Commit {
+                    index: 0,
+                    ticket: TICKET,
+                })
+                .await;
+            assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
+            // It never asked for the binding, so that the link agent gives the same ticket again. A worker that could have a
+            // socket for it each time would take all that the toolshed has.
+            let sequence = worker.place(101).await;
+            worker.answer_admission(0, 101, Some(TICKET)).await;
+            assert_eq!(
+                worker.receive().await,
+                BrokerToWorker::Existing { sequence, index: 0 }
+            );
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn a_worker_that_does_not_read_holds_nothing_for_ever() {
+    // More refusals than its channel takes, and fewer than it may have unanswered.
+    const UNREAD: u32 = 800;
+    let bench = Bench::new("data_handshake = \"200ms\"", "max_pending_dials = 1");
+    bench
+        .run(async {
+            let mut stalled = bench.worker().await;
+            for _ in 0..UNREAD {
+                stalled.place(200).await;
+            }
+            stalled.place(100).await;
+            stalled.answer_admission(0, 100, Some(TICKET)).await;
+            // Its socket is dialled and cannot be handed over: until it is given up, it has the only dial there may be.
+            let mut worker = bench.worker().await;
+            loop {
+                let sequence = worker.place(110).await;
+                worker.answer_admission(1, 110, Some(OTHER)).await;
+                let received = worker.channel.recv_packet::<BrokerToWorker>().await;
+                match received.unwrap().unwrap() {
+                    (BrokerToWorker::Socket { .. }, _) => break,
+                    (packet, _) => assert_eq!(
+                        packet,
+                        BrokerToWorker::Refused {
+                            sequence,
+                            reason: Reason::DialLimit.code()
+                        }
+                    ),
+                }
+            }
         })
         .await;
 }

@@ -97,7 +97,8 @@ impl Channel {
     ///
     /// # Errors
     /// [`ChannelError::PacketTooLong`] and [`ChannelError::DescriptorsLost`] after closing everything that came with the
-    /// packet (both are counted, see [`crate::counters`]); [`ChannelError::EmptyPacket`] for descriptors without a byte;
+    /// packet (both are counted, see [`crate::counters`]), with the packet's own bytes left in `packet` for the latter;
+    /// [`ChannelError::EmptyPacket`] for descriptors without a byte;
     /// [`ChannelError::Receive`] otherwise.
     pub async fn recv(&self, packet: &mut Vec<u8>) -> Result<Option<Received>, ChannelError> {
         // A peer that never stops sending must not keep the other tasks of this thread from running.
@@ -154,6 +155,29 @@ impl Channel {
         match self.recv(&mut bytes).await? {
             Some(received) => decode_for(&bytes, received).map(Some),
             None => Ok(None),
+        }
+    }
+
+    /// As [`Channel::recv_packet`], for a receiver that owes the sender an answer also for a packet whose descriptors were lost
+    /// in passing: `None` in their place. Everything that did arrive has been closed then.
+    ///
+    /// # Errors
+    /// As [`Channel::recv_packet`], but for [`ChannelError::DescriptorsLost`].
+    pub async fn recv_packet_or_loss<P: Packet>(
+        &self,
+    ) -> Result<Option<(P, Option<Vec<OwnedFd>>)>, ChannelError> {
+        let mut bytes = Vec::new();
+        match self.recv(&mut bytes).await {
+            Ok(Some(received)) => {
+                let (packet, descriptors) = decode_for(&bytes, received)?;
+                Ok(Some((packet, Some(descriptors))))
+            }
+            Ok(None) => Ok(None),
+            Err(ChannelError::DescriptorsLost) => {
+                let packet = P::decode(&bytes).inspect_err(|_| count(&PACKETS_MALFORMED))?;
+                Ok(Some((packet, None)))
+            }
+            Err(error) => Err(error),
         }
     }
 

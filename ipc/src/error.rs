@@ -70,7 +70,7 @@ pub enum ChannelError {
         uid: u32,
     },
     /// The path cannot be the name of a socket (longer than 107 bytes, or with a zero byte in it).
-    #[error("{path:?} cannot be the path of a socket")]
+    #[error("{path:?} cannot be the path of a socket, which has 1 to 107 bytes, none of them zero")]
     PathInvalid {
         /// The path as given.
         path: PathBuf,

@@ -68,7 +68,7 @@ pub(crate) fn send_now(
 ///
 /// # Errors
 /// [`ChannelError::WouldBlock`] when nothing is there; [`ChannelError::PacketTooLong`] and [`ChannelError::DescriptorsLost`]
-/// after dropping the packet and closing everything that came with it.
+/// after closing everything that came with the packet. Its bytes are left in `packet` with the latter alone.
 pub(crate) fn receive_now(
     socket: BorrowedFd<'_>,
     packet: &mut Vec<u8>,
@@ -106,7 +106,6 @@ pub(crate) fn receive_now(
     }
     // Alignment may leave room for one descriptor more than was asked for: that one was one too many all the same.
     if message.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MAX_DESCRIPTORS {
-        packet.clear();
         count(&DESCRIPTORS_LOST);
         return Err(ChannelError::DescriptorsLost);
     }

@@ -1,7 +1,7 @@
 //! How a worker ended.
 
 /// How a worker ended: reported by the worker, or found by the spawner when it reaps. The listener turns some of these into
-/// penalties for the source (limits.md, `[penalties]`).
+/// penalties for the source (`docs/operations.md`, `[penalties]`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum WorkerOutcome {
@@ -15,7 +15,7 @@ pub enum WorkerOutcome {
     HandshakeTimeout = 3,
     /// The worker died by a signal or with an exit status that it has no reason for.
     Crash = 4,
-    /// The upgrade was refused with an HTTP answer, and nothing worse.
+    /// TLS could not be agreed on, or the upgrade was refused with an HTTP answer, and nothing worse.
     Refused = 5,
     /// A toolshed with open sessions of this client was lost.
     UpstreamLost = 6,

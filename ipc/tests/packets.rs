@@ -118,11 +118,12 @@ fn fields_are_laid_out_as_documented() {
     assert_eq!(new.encode().expect("sample"), expected);
 
     let announce = KeyAgentToSpawner::KeyAnnounce {
+        announcement: 258,
         schemes: vec![0x0403, 0x0807],
     };
     assert_eq!(
         announce.encode().expect("sample"),
-        b"kal1\x00\x04\x04\x03\x08\x07"
+        b"kal1\x00\x00\x01\x02\x00\x04\x04\x03\x08\x07"
     );
 
     let finished = WorkerToSpawner::Finished {
@@ -215,6 +216,7 @@ fn fields_over_their_bounds_are_not_encoded() {
 
     let announce = |count: usize| {
         KeyAgentToSpawner::KeyAnnounce {
+            announcement: 1,
             schemes: vec![1; count],
         }
         .encode()
@@ -227,9 +229,9 @@ fn fields_over_their_bounds_are_not_encoded() {
         Some(EncodeError::BlobLength.into())
     );
     for bytes in [
-        &b"kal1\0\0"[..],
-        &b"kal1\0\x01\x04"[..],
-        &b"kal1\0\x03\x04\x03\x08"[..],
+        &b"kal1\0\0\0\x01\0\0"[..],
+        &b"kal1\0\0\0\x01\0\x01\x04"[..],
+        &b"kal1\0\0\0\x01\0\x03\x04\x03\x08"[..],
     ] {
         let refused = KeyAgentToSpawner::decode(bytes).err();
         assert_eq!(refused, Some(DecodeError::BlobLength.into()));

@@ -1,5 +1,7 @@
 //! The process: its named socket, the spawner's channel, and a task for each worker.
 
+use std::cell::Cell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use memory_ipc::{Channel, ChannelError, NamedListener, memfd};
 use memory_wire::Reason;
 use memory_wire::ids::ConnectionId;
 use rustix::process::geteuid;
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 use tracing::Instrument as _;
 
@@ -78,48 +80,113 @@ impl KeyAgentError {
     }
 }
 
-/// Runs the key agent; returns on failure only. To be called inside a current-thread tokio runtime.
+/// Runs the key agent with the configuration as it is and becomes; returns on failure only. To be called inside a
+/// current-thread tokio runtime.
+///
+/// Whenever the configuration is sent, changed or not, certificate and key are read again as a pair. A pair that cannot be
+/// used is logged, and the one before stays in force.
 ///
 /// # Errors
 /// [`KeyAgentError`], before anything is served. What goes wrong afterwards ends a channel, not the agent.
-pub async fn run(config: RouterConfig) -> Result<(), KeyAgentError> {
+pub async fn run(mut config: watch::Receiver<Arc<RouterConfig>>) -> Result<(), KeyAgentError> {
     // Before the key is there to be read.
     memory_sandbox::protect_secrets().map_err(KeyAgentError::Protect)?;
-    let key = TlsKey::load(&config.public_certificate, &config.tls_key)?;
-    let agent = Agent::new(key, &config)?;
-    let socket = NamedListener::bind(&config.ipc_dir.join(SOCKET_NAME), &[geteuid().as_raw()])
+    let first = Arc::clone(&config.borrow_and_update());
+    let key = TlsKey::load(&first.public_certificate, &first.tls_key)?;
+    let agent = Rc::new(Agent::new(key, &first)?);
+    let socket = NamedListener::bind(&first.ipc_dir.join(SOCKET_NAME), &[geteuid().as_raw()])
         .map_err(KeyAgentError::Listen)?;
-    tracing::info!(reason = "started", schemes = ?agent.schemes, "the key agent is ready");
-    LocalSet::new()
-        .run_until(Rc::new(agent).accept(socket))
-        .await
+    drop(first);
+    tracing::info!(reason = "started", schemes = ?agent.announced.borrow().schemes, "the key agent is ready");
+    let tasks = LocalSet::new();
+    tasks.spawn_local({
+        let agent = Rc::clone(&agent);
+        async move {
+            while config.changed().await.is_ok() {
+                let config = Arc::clone(&config.borrow_and_update());
+                agent.reload(&config);
+            }
+        }
+    });
+    tasks.run_until(agent.accept(socket)).await
 }
 
-/// What every task of the process shares.
-pub(crate) struct Agent {
+/// A certificate with its key, as announced to spawners.
+#[derive(Debug)]
+struct Announced {
+    /// Larger than that of the one before.
+    number: u32,
     key: Rc<TlsKey>,
     schemes: Vec<u16>,
     /// The chain as it is announced.
     chain: Vec<u8>,
+}
+
+impl Announced {
+    fn new(number: u32, key: TlsKey) -> Result<Rc<Self>, KeyAgentError> {
+        Ok(Rc::new(Self {
+            number,
+            schemes: key.scheme_numbers(),
+            chain: key.encoded_chain()?,
+            key: Rc::new(key),
+        }))
+    }
+}
+
+/// What every task of the process shares.
+pub(crate) struct Agent {
+    /// The pair in force.
+    announced: watch::Sender<Rc<Announced>>,
     /// How long a worker has for its handshake, and so its channel to live.
-    patience: Duration,
+    patience: Cell<Duration>,
     /// Bounds the worker channels that are open at once. They live as long as a handshake at most, so this is reached only
     /// by a spawner that does not keep to `max_workers` itself.
-    channels: Arc<Semaphore>,
+    max_channels: Cell<usize>,
+    /// One reference for each open worker channel, and this one.
+    channels: Rc<()>,
 }
 
 impl Agent {
     pub(crate) fn new(key: TlsKey, config: &RouterConfig) -> Result<Self, KeyAgentError> {
-        // Twice as many, since the channel of a worker that has ended may still be waiting to be found closed.
-        let channels = usize::try_from(config.limits.max_workers.saturating_mul(2))
-            .unwrap_or(Semaphore::MAX_PERMITS);
         Ok(Self {
-            schemes: key.scheme_numbers(),
-            chain: key.encoded_chain()?,
-            key: Rc::new(key),
-            patience: config.timeouts.handshake,
-            channels: Arc::new(Semaphore::new(channels)),
+            announced: watch::Sender::new(Announced::new(1, key)?),
+            patience: Cell::new(config.timeouts.handshake),
+            max_channels: Cell::new(max_channels(config)),
+            channels: Rc::new(()),
         })
+    }
+
+    /// Takes a configuration, and the certificate and key that it names if both can be used.
+    pub(crate) fn reload(&self, config: &RouterConfig) {
+        self.patience.set(config.timeouts.handshake);
+        self.max_channels.set(max_channels(config));
+        let present = Rc::clone(&self.announced.borrow());
+        let next = TlsKey::load(&config.public_certificate, &config.tls_key)
+            .and_then(|key| Announced::new(present.number.saturating_add(1), key));
+        match next {
+            // The chain names the public key, so that its private key is the same too.
+            Ok(next) if next.chain == present.chain => {
+                tracing::info!(
+                    reason = "certificate-unchanged",
+                    "the certificate is the one in force"
+                );
+            }
+            Ok(next) => {
+                tracing::info!(
+                    reason = "certificate-reloaded",
+                    schemes = ?next.schemes,
+                    "another certificate is in force for new connections"
+                );
+                self.announced.send_replace(next);
+            }
+            Err(error) => {
+                tracing::error!(
+                    reason = "certificate-refused",
+                    error = &error as &dyn std::error::Error,
+                    "the certificate and key before stay in force"
+                );
+            }
+        }
     }
 
     /// Serves one spawner at a time; a new one takes the place of the one before, which cannot be alive any more.
@@ -157,24 +224,25 @@ impl Agent {
         }
     }
 
-    async fn follow_spawner(
-        self: &Rc<Self>,
-        channel: &Channel,
-    ) -> Result<(), (&'static str, Box<dyn std::error::Error>)> {
+    async fn follow_spawner(&self, channel: &Channel) -> Result<(), SpawnerEnd> {
         let channel_failed = |error: ChannelError| (error.reason(), error.into());
-        let chain = memfd::sealed("certificate-chain", &self.chain)
-            .map_err(|error| ("announce", error.into()))?;
-        let announcement = KeyAgentToSpawner::KeyAnnounce {
-            schemes: self.schemes.clone(),
-        };
-        let descriptors = [std::os::fd::AsFd::as_fd(&chain)];
-        channel
-            .send_packet(&announcement, &descriptors)
-            .await
-            .map_err(channel_failed)?;
-        drop(chain);
+        let mut news = self.announced.subscribe();
+        // Announced on this channel, oldest first. A worker that shows an earlier chain may be registered until the first that
+        // shows a later one is.
+        let mut announced = VecDeque::new();
+        news.mark_changed();
         loop {
-            let (packet, descriptors) = match channel.recv_packet::<SpawnerToKeyAgent>().await {
+            let received = tokio::select! {
+                // The sender lives in `self`.
+                Ok(()) = news.changed() => {
+                    let next = Rc::clone(&news.borrow_and_update());
+                    announce(channel, &next).await?;
+                    announced.push_back(next);
+                    continue;
+                }
+                received = channel.recv_packet::<SpawnerToKeyAgent>() => received,
+            };
+            let (packet, descriptors) = match received {
                 Ok(Some(received)) => received,
                 Ok(None) => return Ok(()),
                 // The worker it was for sees its channel closed, and its client the handshake fail.
@@ -188,26 +256,51 @@ impl Agent {
                 }
                 Err(error) => return Err(channel_failed(error)),
             };
-            let SpawnerToKeyAgent::Register { connection } = packet;
+            let SpawnerToKeyAgent::Register {
+                connection,
+                announcement,
+            } = packet;
+            while announced
+                .front()
+                .is_some_and(|oldest: &Rc<Announced>| oldest.number < announcement)
+            {
+                announced.pop_front();
+            }
+            let Some(shown) = announced
+                .front()
+                .filter(|oldest| oldest.number == announcement)
+            else {
+                let what = format!("announcement {announcement} is not in force");
+                return Err((Reason::ChannelProtocol.as_str(), what.into()));
+            };
             for descriptor in descriptors {
-                // The descriptor was made by the spawner: one that is no channel is the spawner's fault.
-                self.serve_worker(
-                    connection,
-                    Channel::from_fd(descriptor).map_err(channel_failed)?,
-                );
+                match Channel::from_fd(descriptor) {
+                    Ok(channel) => self.serve_worker(connection, channel, Rc::clone(&shown.key)),
+                    // This system has no room for it: one connection lost, and no reason to lose the others.
+                    Err(error @ ChannelError::Setup(_)) => tracing::error!(
+                        reason = error.reason(),
+                        %connection,
+                        error = &error as &dyn std::error::Error,
+                        "a worker's channel is unusable"
+                    ),
+                    // The descriptor was made by the spawner: one that is no channel is the spawner's fault.
+                    Err(error) => return Err(channel_failed(error)),
+                }
             }
         }
     }
 
-    fn serve_worker(self: &Rc<Self>, connection: ConnectionId, channel: Channel) {
-        let Ok(permit) = Arc::clone(&self.channels).try_acquire_owned() else {
+    fn serve_worker(&self, connection: ConnectionId, channel: Channel, key: Rc<TlsKey>) {
+        // Counted by its references, this one's own apart.
+        let open = Rc::clone(&self.channels);
+        if Rc::strong_count(&open).saturating_sub(1) > self.max_channels.get() {
             tracing::error!(reason = Reason::Capacity.as_str(), %connection, "too many workers wait for a signature");
             return;
-        };
-        let agent = Rc::clone(self);
+        }
+        let patience = self.patience.get();
         let task = async move {
-            let end = serve(&channel, &agent.key, agent.patience).await;
-            drop((channel, permit));
+            let end = serve(&channel, &key, patience).await;
+            drop((channel, open));
             if end.is_regular() {
                 tracing::debug!(reason = end.reason(), "a worker's channel ended");
             } else {
@@ -220,4 +313,27 @@ impl Agent {
         };
         spawn_local(task.instrument(tracing::info_span!("worker", %connection)));
     }
+}
+
+/// Why a spawner's channel ended: the word for the log, and the story.
+type SpawnerEnd = (&'static str, Box<dyn std::error::Error>);
+
+async fn announce(channel: &Channel, announced: &Announced) -> Result<(), SpawnerEnd> {
+    let chain = memfd::sealed("certificate-chain", &announced.chain)
+        .map_err(|error| ("announce", error.into()))?;
+    let packet = KeyAgentToSpawner::KeyAnnounce {
+        announcement: announced.number,
+        schemes: announced.schemes.clone(),
+    };
+    let descriptors = [std::os::fd::AsFd::as_fd(&chain)];
+    channel
+        .send_packet(&packet, &descriptors)
+        .await
+        .map_err(|error| (error.reason(), error.into()))
+}
+
+/// Twice as many as there may be workers, since the channel of a worker that has ended may still be waiting to be found
+/// closed.
+fn max_channels(config: &RouterConfig) -> usize {
+    usize::try_from(config.limits.max_workers.saturating_mul(2)).unwrap_or(usize::MAX)
 }

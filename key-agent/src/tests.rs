@@ -3,6 +3,7 @@
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use memory_config::RouterConfig;
@@ -13,6 +14,7 @@ use memory_ipc::{Channel, connect, memfd};
 use memory_wire::ids::ConnectionId;
 use rcgen::{CertificateParams, KeyPair};
 use tempfile::TempDir;
+use tokio::sync::watch;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::timeout;
 
@@ -93,7 +95,11 @@ async fn announcement(channel: Channel) -> (Channel, Vec<u16>, Vec<u8>) {
         .unwrap()
         .unwrap()
         .unwrap();
-    let KeyAgentToSpawner::KeyAnnounce { schemes } = packet;
+    let KeyAgentToSpawner::KeyAnnounce {
+        announcement,
+        schemes,
+    } = packet;
+    assert_eq!(announcement, 1);
     let [chain] = <[_; 1]>::try_from(descriptors).unwrap();
     let chain = memfd::read(chain, 1 << 20).unwrap();
     (channel, schemes, chain)
@@ -101,9 +107,15 @@ async fn announcement(channel: Channel) -> (Channel, Vec<u16>, Vec<u8>) {
 
 /// A worker's channel, registered with the agent by its spawner.
 async fn worker(spawner: &Channel) -> Channel {
+    register(spawner, 1).await
+}
+
+/// A worker's channel, registered as one that shows the chain of an announcement.
+async fn register(spawner: &Channel, announcement: u32) -> Channel {
     let (ours, theirs) = Channel::pair().unwrap();
     let packet = SpawnerToKeyAgent::Register {
         connection: connection(),
+        announcement,
     };
     spawner
         .send_packet(&packet, &[theirs.as_fd()])
@@ -321,6 +333,7 @@ async fn serves_a_spawner_that_comes_back_on_its_named_socket() {
         let fixture = Fixture::ed25519();
         let config = fixture.config("");
         let path = config.ipc_dir.join(SOCKET_NAME);
+        let (_changes, config) = watch::channel(Arc::new(config));
         spawn_local(async { crate::run(config).await.unwrap() });
         for _ in 0..2 {
             let channel = loop {
@@ -367,4 +380,104 @@ fn refuses_files_that_are_missing_or_exchanged() {
     let error = fixture.load().unwrap_err();
     assert!(matches!(error, KeyAgentError::Certificate(_)));
     assert!(error.is_configuration());
+}
+
+/// The next announcement on a channel: its number, and the first certificate of its chain.
+async fn announced(spawner: &Channel) -> (u32, Vec<u8>) {
+    let (packet, descriptors) = timeout(PATIENCE, spawner.recv_packet())
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    let KeyAgentToSpawner::KeyAnnounce { announcement, .. } = packet;
+    let [chain] = <[_; 1]>::try_from(descriptors).unwrap();
+    let chain = memfd::read(chain, 1 << 20).unwrap();
+    (announcement, chain[4..].to_vec())
+}
+
+#[tokio::test]
+async fn another_pair_is_announced_and_each_worker_gets_signatures_of_the_chain_it_shows() {
+    local(async {
+        let before = Fixture::ed25519();
+        let after = Fixture::ed25519();
+        let agent = before.agent("");
+        let (spawner, ..) = spawner(Rc::clone(&agent)).await;
+        agent.reload(&after.config(""));
+        // The same again is no news, so that the announcement after it has the next number.
+        agent.reload(&after.config(""));
+        assert_eq!(announced(&spawner).await, (2, after.certificate.clone()));
+
+        let input = verify_input(32);
+        for (announcement, fixture) in [(1, &before), (1, &before), (2, &after)] {
+            let worker = register(&spawner, announcement).await;
+            let signature = sign(&worker, 1, ED25519, &input).await.unwrap();
+            assert!(verifies(&fixture.key, ED25519, &input, &signature));
+        }
+        // Nobody shows the first any more: it is forgotten, and asking for it a fault of the spawner.
+        let worker = register(&spawner, 1).await;
+        assert_eq!(sign(&worker, 1, ED25519, &input).await, None);
+        let end = timeout(PATIENCE, spawner.recv_packet::<KeyAgentToSpawner>()).await;
+        assert!(end.unwrap().unwrap().is_none());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pair_that_cannot_be_used_leaves_the_one_before_in_force() {
+    local(async {
+        let fixture = Fixture::ed25519();
+        let other = Fixture::ed25519();
+        let agent = fixture.agent("");
+        let (spawner, ..) = spawner(Rc::clone(&agent)).await;
+        let path = |name: &str| fixture.folder.path().join(name);
+        let exchange = |name: &str| {
+            std::fs::copy(other.folder.path().join(name), path(name)).unwrap();
+            agent.reload(&fixture.config(""));
+        };
+        // Replaced one after the other: the half-way state is refused.
+        exchange("tls.pem");
+        let worker = register(&spawner, 1).await;
+        let signature = sign(&worker, 1, ED25519, &verify_input(32)).await.unwrap();
+        assert!(verifies(
+            &fixture.key,
+            ED25519,
+            &verify_input(32),
+            &signature
+        ));
+        exchange("public.pem");
+        assert_eq!(announced(&spawner).await, (2, other.certificate.clone()));
+        // So is a file that is missing.
+        std::fs::remove_file(path("tls.pem")).unwrap();
+        agent.reload(&fixture.config(""));
+        let worker = register(&spawner, 2).await;
+        assert!(sign(&worker, 1, ED25519, &verify_input(32)).await.is_some());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn bounds_of_worker_channels_can_be_raised_and_lowered() {
+    local(async {
+        let limits = |workers: u32| {
+            format!("[limits]\nmax_workers = {workers}\nmax_unauthenticated = 1\nmax_per_source = 1\nmax_unauthenticated_per_source = 1\n")
+        };
+        let fixture = Fixture::ed25519();
+        let agent = fixture.agent(&limits(1));
+        let (spawner, ..) = spawner(Rc::clone(&agent)).await;
+        let ended = async |worker: &Channel| {
+            let end = timeout(PATIENCE, worker.recv_packet::<KeyAgentToWorker>()).await;
+            end.unwrap().unwrap().is_none()
+        };
+        let open = [worker(&spawner).await, worker(&spawner).await];
+        assert!(ended(&worker(&spawner).await).await);
+        agent.reload(&fixture.config(&limits(2)));
+        let more = [worker(&spawner).await, worker(&spawner).await];
+        assert!(ended(&worker(&spawner).await).await);
+        agent.reload(&fixture.config(&limits(1)));
+        for worker in open.iter().chain(&more) {
+            assert!(sign(worker, 1, ED25519, &verify_input(32)).await.is_some());
+        }
+        assert!(ended(&worker(&spawner).await).await);
+    })
+    .await;
 }

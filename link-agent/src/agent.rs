@@ -2,27 +2,32 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
-use memory_config::{RouterConfig, Toolshed};
+use memory_config::{RevocationList, RouterConfig, Toolshed};
 use memory_wire::admission::MAX_SKEW;
 use memory_wire::ids::{Challenge, ConnectionId, ContextId, Digest, Ticket};
 use memory_wire::records::DataHello;
 use memory_wire::{Did, Reason};
-use tokio::sync::Notify;
 
 use crate::clock::Moment;
-use crate::context::{Admission, ClientFlags, Context, ContextLimits, Surroundings};
+use crate::context::{Admission, ClientFlags, Context, ContextLimits, Signals, Surroundings};
+use crate::error::LinkFault;
 use crate::links::Links;
 use crate::queue::{Class, QueueLimits};
 use crate::registry::PrincipalRegistry;
+use crate::revocation::Revocations;
 use crate::signer::{Bound, Signer};
 use crate::ticket::BindFault;
 use crate::upstream::Task;
 
-/// How far a toolshed's clock may be from ours in its greetings, seconds (protocol.md section 6.1).
+/// How far a toolshed's clock may be from ours in its greetings, seconds (`docs/protocol.md` section 6.1).
 pub(crate) const MAX_HELLO_AGE: u64 = 60;
 
 const _: () = assert!(MAX_HELLO_AGE <= MAX_SKEW);
+
+/// How often the log is told of greetings whose time is off.
+const SKEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of the role.
 #[derive(Debug)]
@@ -31,7 +36,10 @@ pub(crate) struct Agent {
     pub(crate) links: Links,
     limits: ContextLimits,
     registry: PrincipalRegistry,
+    pub(crate) revocations: Revocations,
     pub(crate) contexts: HashMap<ContextId, Context>,
+    /// When the log was told last of a data socket's greeting whose time is off.
+    skew_told: Option<Instant>,
 }
 
 /// Why a worker's request was not granted.
@@ -66,39 +74,39 @@ pub(crate) struct SignedBinding {
 
 impl Agent {
     pub(crate) fn new(signer: Signer, toolsheds: Vec<Toolshed>, config: &RouterConfig) -> Self {
-        let limits = &config.limits;
-        let queue = QueueLimits {
-            waiters: usize::try_from(limits.max_link_waiters).unwrap_or(usize::MAX),
-            wait: config.timeouts.control_wait,
-            request: config.timeouts.control_request,
-            rate: limits
-                .max_admissions_per_second
-                .get()
-                .map(|rate| u32::try_from(rate).unwrap_or(u32::MAX)),
-        };
         Self {
             signer,
             links: Links::new(
                 toolsheds,
-                queue,
+                queue_limits(config),
                 config.modern_cell_rep,
                 config.timeouts.startup_grace,
             ),
-            limits: ContextLimits::from(limits),
-            registry: PrincipalRegistry::new(limits.max_connections_per_principal),
+            limits: ContextLimits::from(&config.limits),
+            registry: PrincipalRegistry::new(config.limits.max_connections_per_principal),
+            revocations: Revocations::default(),
             contexts: HashMap::new(),
+            skew_told: None,
         }
     }
 
+    /// Takes other limits for what comes from now on. Contexts keep those they were made with, as their workers do.
+    pub(crate) fn configure(&mut self, config: &RouterConfig) {
+        self.limits = ContextLimits::from(&config.limits);
+        self.registry
+            .set_limit(config.limits.max_connections_per_principal);
+        self.links.set_limits(queue_limits(config));
+    }
+
     /// Makes a context under a random identifier. `false` if it exists: the caller draws another.
-    pub(crate) fn open(&mut self, connection: ConnectionId, id: ContextId) -> Option<Rc<Notify>> {
+    pub(crate) fn open(&mut self, connection: ConnectionId, id: ContextId) -> Option<Rc<Signals>> {
         if self.contexts.contains_key(&id) {
             return None;
         }
         let context = Context::new(connection, id, self.limits);
-        let wake = Rc::clone(&context.wake);
+        let signals = Rc::clone(&context.signals);
         self.contexts.insert(id, context);
-        Some(wake)
+        Some(signals)
     }
 
     /// Ends a context: every toolshed that knows it is told.
@@ -111,6 +119,39 @@ impl Agent {
             self.links
                 .push(index, *id, Task::Close, Class::Kept, None, now.monotonic);
         }
+    }
+
+    /// Puts another state of the revocation list in force. Every context that remembers somebody on it ends at once: its worker
+    /// is told, and so is every toolshed that knows it, whatever the worker does. Returns how many ended.
+    pub(crate) fn apply(&mut self, list: RevocationList, now: Moment) -> usize {
+        let list = self.revocations.replace(list);
+        let mut ended = Vec::new();
+        for (id, context) in &self.contexts {
+            let revoked = context.remembered().filter(|did| list.contains(did));
+            let revoked: Vec<Did> = revoked.copied().collect();
+            if let Some(first) = revoked.first() {
+                // Before the toolsheds, so that the worker knows why it loses them.
+                context.signals.revoke(*first);
+                ended.push((*id, revoked));
+            }
+        }
+        for (id, revoked) in &ended {
+            for principal in revoked {
+                let context = self.contexts.get(id);
+                let holders: Vec<u16> = context
+                    .map(|context| context.holders(principal).collect())
+                    .unwrap_or_default();
+                let task = Task::Revoke {
+                    principal: *principal,
+                };
+                for index in holders {
+                    self.links
+                        .push(index, *id, task, Class::Kept, None, now.monotonic);
+                }
+            }
+            self.close(id, now);
+        }
+        ended.len()
     }
 
     /// Takes the client's flags and issues the first challenge.
@@ -154,7 +195,7 @@ impl Agent {
     /// Judges a statement. A new one is sent at once to every toolshed that holds an earlier one of its principal.
     ///
     /// # Errors
-    /// The reasons of protocol.md section 4.4; a request before hello.
+    /// The reasons of `docs/protocol.md` section 4.4; a request before hello.
     pub(crate) fn authenticate(
         &mut self,
         id: &ContextId,
@@ -166,6 +207,7 @@ impl Agent {
         let around = Surroundings {
             signer: &self.signer,
             registry: &mut self.registry,
+            revocations: &self.revocations,
             is_linked: self.links.is_any_usable(),
             now,
         };
@@ -207,7 +249,7 @@ impl Agent {
     ///
     /// # Errors
     /// [`Reason::UpstreamUnavailable`] for a link that is gone or a greeting that does not verify,
-    /// [`Reason::UpstreamIncompatible`], [`Reason::TicketWindow`]; a ticket bound before, a toolshed that does not exist.
+    /// [`Reason::UpstreamIncompatible`], [`Reason::TicketWindow`], [`Reason::PrincipalRevoked`]; a ticket bound before, a toolshed that does not exist.
     pub(crate) fn bind(
         &mut self,
         id: &ContextId,
@@ -223,10 +265,27 @@ impl Agent {
             .ok_or(Fault::Violation("no such toolshed"))?;
         let epoch = *self.links.usable(index)?;
         let hello = DataHello::verify(hello, &toolshed).map_err(|_| Reason::UpstreamUnavailable)?;
-        if now.unix.abs_diff(hello.issued) > MAX_HELLO_AGE {
+        let skew = now.skew(hello.issued);
+        if skew.unsigned_abs() > MAX_HELLO_AGE {
+            // Nobody is told why but the log, and that not at every attempt: a worker can show an old greeting at will.
+            let told = self.skew_told.replace(now.monotonic);
+            if told.is_none_or(|told| now.since(told) >= SKEW_INTERVAL) {
+                tracing::warn!(
+                    reason = %Reason::DataHandshake,
+                    toolshed = index,
+                    detail = %LinkFault::HelloAge(skew),
+                    "a data socket's greeting is refused"
+                );
+            } else {
+                self.skew_told = told;
+            }
             return Err(Reason::UpstreamUnavailable.into());
         }
         let context = self.contexts.get_mut(id).ok_or(NO_CONTEXT)?;
+        // A data socket serves everybody of the context.
+        for principal in context.remembered() {
+            context.confirm(principal, &self.revocations)?;
+        }
         let Some(client) = &context.client else {
             return Err(NO_CONTEXT);
         };
@@ -241,11 +300,7 @@ impl Agent {
         let binding = binding.map_err(|_| Reason::Internal)?;
         let negotiated = client.negotiated.clone();
         // The signature is only now let out: whether it may be is decided here, in one step with marking the ticket.
-        match context
-            .upstream_mut(index)
-            .ticket_mut()
-            .bind(ticket, now.monotonic)
-        {
+        match context.upstream_mut(index).bind(ticket, now.monotonic) {
             Ok(()) => Ok(SignedBinding {
                 binding,
                 negotiated,
@@ -264,7 +319,7 @@ impl Agent {
             .contexts
             .get(id)
             .and_then(|context| context.upstream(index));
-        !upstream.is_some_and(|upstream| upstream.ticket().is_bound(ticket))
+        !upstream.is_some_and(|upstream| upstream.was_bound(ticket))
     }
 
     /// Notes that the link to a toolshed is gone, and everything with it.
@@ -282,6 +337,19 @@ impl Agent {
             return Err(Fault::Violation("request before hello"));
         }
         Ok(context)
+    }
+}
+
+fn queue_limits(config: &RouterConfig) -> QueueLimits {
+    let limits = &config.limits;
+    QueueLimits {
+        waiters: limits.max_link_waiters,
+        wait: config.timeouts.control_wait,
+        request: config.timeouts.control_request,
+        rate: limits
+            .max_admissions_per_second
+            .get()
+            .map(|rate| u32::try_from(rate).unwrap_or(u32::MAX)),
     }
 }
 

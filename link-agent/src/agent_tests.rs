@@ -14,7 +14,6 @@ use memory_wire::records::{
     Binding, CloseRequest, ContextProof, ControlRequest, ControlResponse, Operation, Proof,
     ReleaseRequest, SpaceRequest, TicketProof, TicketRequest, attach,
 };
-use std::time::Duration;
 use tokio::sync::oneshot::Receiver;
 
 const ID: ContextId = ContextId::new([1; 16]);
@@ -34,9 +33,12 @@ impl Bench {
     fn new(limits: &str) -> Self {
         let mut agent = Agent::new(signer(), vec![toolshed(20), toolshed(21)], &config(limits));
         let now = moment();
-        agent
-            .links
-            .up(0, EPOCH, Flags::from_canonical(TOOLSHED_FLAGS).unwrap());
+        agent.links.up(
+            0,
+            EPOCH,
+            Flags::from_canonical(TOOLSHED_FLAGS).unwrap(),
+            now.monotonic,
+        );
         assert!(agent.links.freeze(GONE));
         let mut bench = Self {
             agent,
@@ -130,6 +132,9 @@ fn open(space: u8, principal: u8) -> Open {
         epoch: 5,
     }
 }
+
+#[path = "agent_revocation_tests.rs"]
+mod revocation;
 
 #[test]
 fn the_records_of_a_first_open_are_those_of_the_context() {
@@ -355,20 +360,26 @@ fn a_lost_link_is_told_where_it_was_known_and_takes_everything_with_it() {
     );
     // The new link does not know the old statement.
     let relinked = EpochId::new([8; 16]);
-    bench
-        .agent
-        .links
-        .up(0, relinked, Flags::from_canonical(TOOLSHED_FLAGS).unwrap());
+    bench.agent.links.up(
+        0,
+        relinked,
+        Flags::from_canonical(TOOLSHED_FLAGS).unwrap(),
+        bench.now.monotonic,
+    );
     bench.answered = 0;
     assert_eq!(
         bench.agent.plan(&ID, &open(100, 1), bench.now),
         Step::Refuse(Reason::PrincipalRenewal)
     );
     bench.authenticate(1);
-    assert_eq!(
-        bench.admit(&open(100, 1)),
-        [Operation::Ticket, Operation::Proof]
-    );
+    // Who comes back to a link that was lost comes with everybody else, so that even the first has its turn to wait for.
+    let outcome = bench.ask(&open(100, 1));
+    assert!(bench.request().is_none());
+    bench.now = bench.now.after(Duration::from_secs(1));
+    assert!(bench.request().is_some());
+    bench.answer(0, TICKET.as_bytes()).unwrap();
+    drop(outcome);
+    assert_eq!(bench.admit(&open(100, 1)), [Operation::Proof]);
 }
 
 #[test]
@@ -503,4 +514,22 @@ fn requests_out_of_phase_are_violations() {
             .open(ConnectionId::new(0, [1; 4]), early)
             .is_none()
     );
+}
+
+#[test]
+fn opens_beside_each_other_do_not_pass_the_space_limit() {
+    let mut bench = Bench::new("max_spaces_per_connection = 2");
+    bench.authenticate(1);
+    bench.admit(&open(100, 1));
+    // Neither sent nor answered, the second has its place.
+    let _second = bench.ask(&open(101, 1));
+    let refused = Step::Refuse(Reason::SpaceLimit);
+    assert_eq!(bench.agent.plan(&ID, &open(102, 1), bench.now), refused);
+    assert!(bench.request().is_some());
+    assert_eq!(bench.agent.plan(&ID, &open(102, 1), bench.now), refused);
+    // Refused, it gives it back.
+    bench.answer(1, &[]).unwrap();
+    let operations = bench.admit(&open(102, 1));
+    assert_eq!(operations, [Operation::Space]);
+    assert_eq!(bench.agent.plan(&ID, &open(101, 1), bench.now), refused);
 }

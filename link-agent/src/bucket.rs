@@ -16,6 +16,16 @@ impl TokenBucket {
         Self { rate, level: None }
     }
 
+    /// Fills at another rate from now on. What was taken stays taken.
+    pub(crate) const fn set_rate(&mut self, rate: Option<u32>) {
+        self.rate = rate;
+    }
+
+    /// Takes every token there is.
+    pub(crate) const fn empty(&mut self, now: Instant) {
+        self.level = Some(now);
+    }
+
     /// Takes a token if there is one.
     pub(crate) fn take(&mut self, now: Instant) -> bool {
         let Some(step) = self.step() else { return true };

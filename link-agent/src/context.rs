@@ -1,5 +1,6 @@
 //! One public connection: what its client can do, who authenticated on it, and what each toolshed knows of it.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use crate::challenge::{ChallengeBook, Signer as ChallengeSigner};
 use crate::clock::Moment;
 use crate::principal::{Accepted, Principals};
 use crate::registry::PrincipalRegistry;
+use crate::revocation::Revocations;
 use crate::signer::Signer;
 use crate::ticket::TicketUse;
 use crate::upstream::{Open, Step, Task, Upstream};
@@ -86,8 +88,37 @@ pub(crate) struct Context {
     authenticated: bool,
     /// Toolsheds whose loss the worker has not been told yet.
     lost: BTreeSet<u16>,
-    /// Woken when `lost` grows.
-    pub(crate) wake: Rc<Notify>,
+    /// Told when `lost` grows, and when an operator ends it.
+    pub(crate) signals: Rc<Signals>,
+}
+
+/// What the task of a context waits for beside its channels.
+#[derive(Debug, Default)]
+pub(crate) struct Signals {
+    /// Woken when a toolshed was lost.
+    pub(crate) lost: Notify,
+    revoked: Cell<Option<Did>>,
+    ended: Notify,
+}
+
+impl Signals {
+    /// Tells that an operator revoked this principal, and the context is over. The first one stands.
+    pub(crate) fn revoke(&self, principal: Did) {
+        if self.revoked.get().is_none() {
+            self.revoked.set(Some(principal));
+            self.ended.notify_one();
+        }
+    }
+
+    /// Waits for that.
+    pub(crate) async fn revoked(&self) -> Did {
+        loop {
+            if let Some(principal) = self.revoked.get() {
+                return principal;
+            }
+            self.ended.notified().await;
+        }
+    }
 }
 
 /// A statement that was accepted, or had been before.
@@ -107,6 +138,7 @@ pub(crate) struct Admission {
 pub(crate) struct Surroundings<'a> {
     pub(crate) signer: &'a Signer,
     pub(crate) registry: &'a mut PrincipalRegistry,
+    pub(crate) revocations: &'a Revocations,
     /// Whether a compatible toolshed is linked.
     pub(crate) is_linked: bool,
     pub(crate) now: Moment,
@@ -124,11 +156,11 @@ impl Context {
             upstreams: BTreeMap::new(),
             authenticated: false,
             lost: BTreeSet::new(),
-            wake: Rc::new(Notify::new()),
+            signals: Rc::default(),
         }
     }
 
-    /// Judges a statement by the table of protocol.md section 4.4, and remembers it if it is good.
+    /// Judges a statement by the table of `docs/protocol.md` section 4.4, and remembers it if it is good.
     ///
     /// # Errors
     /// The first reason against it. Nothing has changed then.
@@ -140,6 +172,7 @@ impl Context {
         let Surroundings {
             signer,
             registry,
+            revocations,
             is_linked,
             now,
         } = around;
@@ -163,6 +196,11 @@ impl Context {
         ) = judged
         {
             return Err(fault.reason());
+        }
+        // Before a repeat is answered: what was granted is granted no more.
+        let granted = revocations.admits(&principal);
+        if granted == Err(Reason::PrincipalRevoked) {
+            return Err(Reason::PrincipalRevoked);
         }
         let is_released = self.principals.is_released(&principal);
         let challenge = self
@@ -190,15 +228,16 @@ impl Context {
             return Err(Reason::ChallengeSigners);
         }
         self.principals.admits(&principal, now)?;
-        if !registry.admits(&principal, &self.id, now.monotonic) {
-            return Err(Reason::PrincipalConnectionLimit);
-        }
+        let granted = granted?;
         if !is_linked {
             return Err(Reason::UpstreamUnavailable);
         }
+        let ends = now.monotonic + Duration::from_secs(statement.exp.saturating_sub(now.unix));
+        registry
+            .enter(principal, self.id, ends, now.monotonic)
+            .map_err(|_| Reason::PrincipalConnectionLimit)?;
 
         // Accepted: from here on nothing fails.
-        let ends = now.monotonic + Duration::from_secs(statement.exp.saturating_sub(now.unix));
         challenge.sign(ChallengeSigner {
             principal,
             statement: digest,
@@ -211,11 +250,15 @@ impl Context {
             ends,
             received: now.unix,
             issue: Rc::clone(&challenge.issue),
+            granted,
         };
         if let Some(forgotten) = self.principals.accept(principal, Rc::new(accepted), now) {
             registry.remove(&forgotten, &self.id);
+            // Its lease is over at the toolsheds too.
+            for upstream in self.upstreams.values_mut() {
+                upstream.forget(&forgotten);
+            }
         }
-        registry.insert(principal, self.id, ends);
         let is_first = !std::mem::replace(&mut self.authenticated, true);
         Ok(Admission {
             principal,
@@ -238,6 +281,22 @@ impl Context {
         }
     }
 
+    /// Whether a principal's lease stands under the revocation list as it is now.
+    ///
+    /// # Errors
+    /// [`Reason::PrincipalRevoked`].
+    pub(crate) fn confirm(&self, principal: &Did, revocations: &Revocations) -> Result<(), Reason> {
+        match self.principals.newest(principal) {
+            Some(newest) => revocations.confirms(principal, newest.granted),
+            None => Ok(()),
+        }
+    }
+
+    /// Everybody who signed here and is remembered.
+    pub(crate) fn remembered(&self) -> impl Iterator<Item = &Did> {
+        self.principals.remembered()
+    }
+
     /// The next step of an open at a toolshed whose link is `epoch`.
     pub(crate) fn plan(&self, open: &Open, epoch: &EpochId, now: Moment) -> Step {
         let newest = match self.principals.lease(&open.principal, now) {
@@ -249,7 +308,8 @@ impl Context {
         let fresh = Upstream::default();
         let upstream = self.upstreams.get(&open.index).unwrap_or(&fresh);
         let spaces: usize = self.upstreams.values().map(Upstream::spaces).sum();
-        if self.limits.spaces.is_some_and(|limit| spaces >= limit) && !upstream.has_space(open) {
+        if self.limits.spaces.is_some_and(|limit| spaces >= limit) && !upstream.counts(&open.space)
+        {
             return Step::Refuse(Reason::SpaceLimit);
         }
         match upstream.plan(open, &newest.digest, now.monotonic) {
@@ -317,6 +377,13 @@ impl Context {
                 .encode()?,
             ),
             Task::Close => plain(CloseRequest { context: self.id }.encode()?),
+            Task::Revoke { principal } => plain(
+                ReleaseRequest {
+                    context: self.id,
+                    principal,
+                }
+                .encode()?,
+            ),
             Task::Release { principal } => {
                 if !upstream.is_some_and(|upstream| upstream.holds(&principal)) {
                     return Ok(None);
@@ -382,6 +449,14 @@ impl Context {
             .map(|(index, _)| *index)
     }
 
+    /// The toolsheds that may hold a proof of `principal`.
+    pub(crate) fn holders(&self, principal: &Did) -> impl Iterator<Item = u16> {
+        self.upstreams
+            .iter()
+            .filter(|(_, upstream)| upstream.holds(principal))
+            .map(|(index, _)| *index)
+    }
+
     /// The toolsheds that are to be told this of a principal because they hold a proof of it; not those that it waits for
     /// already.
     pub(crate) fn announce(&mut self, task: &Task) -> Vec<u16> {
@@ -399,7 +474,7 @@ impl Context {
             .is_some_and(|upstream| upstream.is_known())
         {
             self.lost.insert(index);
-            self.wake.notify_one();
+            self.signals.lost.notify_one();
         }
     }
 

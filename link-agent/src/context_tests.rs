@@ -14,6 +14,7 @@ const EPOCH: EpochId = EpochId::new([2; 16]);
 struct Bench {
     context: Context,
     registry: PrincipalRegistry,
+    revocations: Revocations,
     signer: Signer,
     now: Moment,
     is_linked: bool,
@@ -35,6 +36,7 @@ impl Bench {
         Self {
             context,
             registry,
+            revocations: Revocations::default(),
             signer: signer(),
             now,
             is_linked: true,
@@ -49,6 +51,7 @@ impl Bench {
         let around = Surroundings {
             signer: &self.signer,
             registry: &mut self.registry,
+            revocations: &self.revocations,
             is_linked: self.is_linked,
             now: self.now,
         };
@@ -227,17 +230,15 @@ fn a_key_is_active_on_so_many_connections_and_no_more() {
     let mut bench = Bench::new("");
     bench.registry = PrincipalRegistry::new(Limit::At(1));
     let ends = bench.now.monotonic + Duration::from_secs(30);
-    bench.registry.insert(did(1), ContextId::new([7; 16]), ends);
+    let (other, now) = (ContextId::new([7; 16]), bench.now.monotonic);
+    bench.registry.enter(did(1), other, ends, now).unwrap();
     let statement = bench.statement(1, 600);
     assert_eq!(bench.refusal(&statement), Reason::PrincipalConnectionLimit);
     bench.now = bench.now.after(Duration::from_secs(30));
     assert!(bench.authenticate(&statement).is_ok());
     bench.context.leave(&mut bench.registry);
-    assert!(
-        bench
-            .registry
-            .admits(&did(1), &ContextId::new([7; 16]), bench.now.monotonic)
-    );
+    let (now, later) = (bench.now.monotonic, ends + Duration::from_secs(30));
+    assert!(bench.registry.enter(did(1), other, later, now).is_ok());
 }
 
 #[test]
@@ -328,4 +329,24 @@ fn opens_so_many_spaces_and_no_more() {
         bench.context.plan(&open(100), &EPOCH, bench.now),
         Step::Alone(Task::Proof { .. })
     ));
+}
+
+#[test]
+fn what_a_toolshed_held_of_a_forgotten_principal_is_forgotten_too() {
+    let mut bench = Bench::new("max_principals_per_connection = 1\nmax_principal_history = 1");
+    let first = bench.statement(1, 10);
+    bench.authenticate(&first).unwrap();
+    let proof = Task::Verified { principal: did(1) };
+    let sent = Some(Digest::of(&first));
+    let upstream = bench.context.upstream_mut(0);
+    upstream.sent(&proof, sent, bench.now.monotonic);
+    assert!(upstream.holds(&did(1)));
+    bench.now = bench.now.after(Duration::from_secs(20));
+    let second = bench.statement(2, 10);
+    bench.authenticate(&second).unwrap();
+    // Or a client with a key for every minute would leave them all here.
+    let upstream = bench.context.upstream_mut(0);
+    assert!(!upstream.holds(&did(1)) && upstream.is_known());
+    upstream.granted(&proof, sent, None, bench.now.monotonic);
+    assert!(!upstream.holds(&did(1)));
 }

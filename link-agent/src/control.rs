@@ -5,7 +5,7 @@ use std::time::Instant;
 use memory_wire::Reason;
 use memory_wire::codec::{DecodeError, EncodeError};
 use memory_wire::ids::{ContextId, EpochId, Ticket};
-use memory_wire::records::{CloseRequest, ControlRequest, ControlResponse};
+use memory_wire::records::{CloseRequest, ControlRequest, ControlResponse, ReleaseRequest};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
@@ -38,6 +38,9 @@ impl Agent {
         };
         // What will never pass goes before what may.
         if let Err(reason) = context.knows(&open.principal, now) {
+            return Step::Refuse(reason);
+        }
+        if let Err(reason) = context.confirm(&open.principal, &self.revocations) {
             return Step::Refuse(reason);
         }
         match self.links.usable(open.index) {
@@ -125,6 +128,22 @@ impl Agent {
                 .encode()?,
                 statement: None,
             }),
+            (Task::Revoke { principal }, _) => Some(Payload {
+                bytes: ReleaseRequest {
+                    context: job.context,
+                    principal: *principal,
+                }
+                .encode()?,
+                statement: None,
+            }),
+            // Nothing is proved to anybody for who is revoked by now.
+            (task, Some(context))
+                if task.proves().is_some_and(|principal| {
+                    context.confirm(principal, &self.revocations).is_err()
+                }) =>
+            {
+                None
+            }
             (task, Some(context)) => context.payload(
                 (index, epoch),
                 task,
@@ -184,7 +203,12 @@ impl Agent {
                 _ => None,
             };
             upstream.granted(&job.task, job.statement, ticket, now.monotonic);
-            job.tell(Ok(()));
+            // The list may have changed while the toolshed was asked.
+            let confirmed = match job.task.proves() {
+                Some(principal) => context.confirm(principal, &self.revocations),
+                None => Ok(()),
+            };
+            job.tell(confirmed);
         } else {
             let reason = upstream.refused(&job.task, now.monotonic);
             tracing::info!(

@@ -7,10 +7,10 @@ use memory_ipc::ChannelError;
 use memory_sandbox::SandboxError;
 use memory_transport::tls::TlsError;
 use memory_transport::{ConnectError, WsReadError, WsWriteError};
-use memory_wire::Reason;
 use memory_wire::codec::EncodeError;
 use memory_wire::flags::FlagsError;
 use memory_wire::records::RecordError;
+use memory_wire::{Did, Reason};
 use thiserror::Error;
 
 use crate::control::AnswerFault;
@@ -48,6 +48,19 @@ pub enum Error {
     Listen(#[source] ChannelError),
 }
 
+/// Who a greeting was to be from, and who signed it.
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) listed: Did,
+    pub(crate) found: Did,
+}
+
+fn named(identities: &Option<Box<Named>>) -> String {
+    identities.as_ref().map_or_else(String::new, |named| {
+        format!(": {} instead of {}", named.found, named.listed)
+    })
+}
+
 /// Why a link did not come about, or ended.
 #[derive(Debug, Error)]
 pub(crate) enum LinkFault {
@@ -61,8 +74,15 @@ pub(crate) enum LinkFault {
     Timeout,
     #[error("greeting: {0}")]
     Hello(#[source] RecordError),
-    #[error("the greeting's time is too far from this host's clock")]
-    HelloAge,
+    #[error("the greeting is signed by another identity than the directory lists{}", named(.0))]
+    OtherIdentity(Option<Box<Named>>),
+    #[error(
+        "the toolshed closed the link during the handshake, as one does that has another deployment or directory, or does not \
+         list this router and the address it comes from under `routers` of its policy; its log says which"
+    )]
+    TurnedAway,
+    #[error("the toolshed's clock is {0} s ahead of this host's, of which one must be wrong")]
+    HelloAge(i64),
     #[error("greeting's flags: {0}")]
     Flags(#[source] FlagsError),
     #[error("the toolshed lacks what the private protocol needs, or has another cell mode")]
@@ -96,7 +116,9 @@ impl LinkFault {
             | Self::Upgrade(_)
             | Self::Timeout
             | Self::Hello(_)
-            | Self::HelloAge
+            | Self::OtherIdentity(_)
+            | Self::TurnedAway
+            | Self::HelloAge(_)
             | Self::Flags(_)
             | Self::Acknowledgement => Reason::LinkHandshake,
             Self::Unsuitable(_) => Reason::UpstreamIncompatible,

@@ -1,4 +1,4 @@
-//! Making a link: dial, TLS, upgrade, then greeting, challenge and acknowledgement (protocol.md section 6.1).
+//! Making a link: dial, TLS, upgrade, then greeting, challenge and acknowledgement (`docs/protocol.md` section 6.1).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use memory_config::Toolshed;
 use memory_transport::{
-    Incoming, KeepAlive, ReadLimits, Target, WebSocket, tls, tune_tcp, upgrade,
+    Incoming, KeepAlive, ReadLimits, Target, WebSocket, WsReadError, tls, tune_tcp, upgrade,
 };
+use memory_wire::Did;
 use memory_wire::codec::MAX_RECORD_LEN;
 use memory_wire::flags::Flags;
 use memory_wire::frame::Opcode;
 use memory_wire::ids::EpochId;
-use memory_wire::records::{LINK_ACKNOWLEDGED, ToolshedHello};
+use memory_wire::records::{LINK_ACKNOWLEDGED, RecordError, ToolshedHello};
 use memory_wire::upgrade::LINK_PATH;
 use rustls::ClientConfig;
 use tokio::net::TcpStream;
@@ -22,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 use crate::agent::{Agent, MAX_HELLO_AGE};
 use crate::clock::Moment;
 use crate::entropy::random;
-use crate::error::LinkFault;
+use crate::error::{LinkFault, Named};
 
 /// A WebSocket to a toolshed.
 pub(crate) type Socket = WebSocket<TlsStream<TcpStream>>;
@@ -53,11 +54,12 @@ pub(crate) async fn establish(
 ) -> Result<Established, LinkFault> {
     let deadline = Instant::now() + times.handshake;
     let made = timeout_at(deadline, async {
-        let mut socket = connect(toolshed, config, times, deadline).await?;
-        let hello = receive(&mut socket).await?;
-        let hello = ToolshedHello::verify(&hello, &toolshed.did).map_err(LinkFault::Hello)?;
-        if Moment::now().unix.abs_diff(hello.issued) > MAX_HELLO_AGE {
-            return Err(LinkFault::HelloAge);
+        let (mut socket, hello) = greet(toolshed, config, times, deadline).await?;
+        let hello = ToolshedHello::verify(&hello, &toolshed.did)
+            .map_err(|fault| judge_hello(&hello, &toolshed.did, fault))?;
+        let skew = Moment::now().skew(hello.issued);
+        if skew.unsigned_abs() > MAX_HELLO_AGE {
+            return Err(LinkFault::HelloAge(skew));
         }
         let flags = Flags::from_canonical(&hello.flags).map_err(LinkFault::Flags)?;
         agent
@@ -76,8 +78,14 @@ pub(crate) async fn establish(
             .send_slice(Opcode::Binary, &challenge)
             .await
             .map_err(LinkFault::Write)?;
-        if receive(&mut socket).await? != LINK_ACKNOWLEDGED {
-            return Err(LinkFault::Acknowledgement);
+        match receive(&mut socket).await {
+            Ok(message) if message == LINK_ACKNOWLEDGED => {}
+            Ok(_) => return Err(LinkFault::Acknowledgement),
+            // It says nothing of the reason to a router that it does not know.
+            Err(LinkFault::Closed | LinkFault::Read(WsReadError::EndOfStream)) => {
+                return Err(LinkFault::TurnedAway);
+            }
+            Err(fault) => return Err(fault),
         }
         Ok(Established {
             socket,
@@ -86,6 +94,29 @@ pub(crate) async fn establish(
         })
     });
     made.await.map_err(|_| LinkFault::Timeout)?
+}
+
+/// Why a greeting is not the listed toolshed's: somebody else's, or nobody's.
+fn judge_hello(record: &[u8], listed: &Did, fault: RecordError) -> LinkFault {
+    match crate::probe::signer_of(record) {
+        Some(found) if found != *listed => LinkFault::OtherIdentity(Some(Box::new(Named {
+            listed: *listed,
+            found,
+        }))),
+        _ => LinkFault::Hello(fault),
+    }
+}
+
+/// Dials a toolshed and takes its greeting, which is not judged yet. The toolshed knows nothing of the router so far.
+pub(crate) async fn greet(
+    toolshed: &Toolshed,
+    config: Arc<ClientConfig>,
+    times: DialTimes,
+    deadline: Instant,
+) -> Result<(Socket, Vec<u8>), LinkFault> {
+    let mut socket = connect(toolshed, config, times, deadline).await?;
+    let hello = receive(&mut socket).await?;
+    Ok((socket, hello))
 }
 
 async fn connect(

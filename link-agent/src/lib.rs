@@ -5,6 +5,7 @@
 //!
 //! ```text
 //!  spawner ── reg1 + 2 descriptors ──> a context, its random ID bound to the two channels
+//!          ── bro1 + 1 descriptor ───> the channel to another broker takes the place of the one before
 //!  worker  ── whl1 wch1 wau1 wrl1 wbd1 ──┐
 //!                                        ├──> [agent: contexts, offer, links] ──> control queue ──> link ── mlq1 ──> toolshed
 //!  broker  ── bad1 mdf1 ─────────────────┘
@@ -14,6 +15,7 @@
 //! | --- | --- |
 //! | `agent`, `control`: everything that happens | `link`, `handshake`: one task per toolshed |
 //! | `context`, `challenge`, `principal`, `registry`: who authenticated | `channels`: one task per context |
+//! | `revocation`: whom an operator shut out | the file followed |
 //! | `upstream`, `ticket`, `queue`, `bucket`: what a toolshed knows and is asked | |
 //! | `links`: links as they stand, the frozen offer | |
 //!
@@ -34,8 +36,11 @@ mod handshake;
 mod link;
 mod links;
 mod principal;
+mod probe;
 mod queue;
+mod refusals;
 mod registry;
+mod revocation;
 mod signer;
 #[cfg(test)]
 mod testing;
@@ -43,38 +48,59 @@ mod ticket;
 mod upstream;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use memory_config::{Directory, DirectorySource, Identity, RouterConfig, Timeouts};
 use memory_ipc::NamedListener;
 use memory_sandbox::protect_secrets;
 use memory_transport::tls;
+use memory_wire::Reason;
+use memory_wire::ids::ConnectionId;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, timeout_at};
 
 pub use channels::SOCKET_NAME;
 pub use error::Error;
+pub use probe::{Greeting, MAX_CLOCK_SKEW, ProbeError, probe};
 
 use crate::agent::Agent;
+use crate::channels::BrokerSeat;
+use crate::revocation::Watch;
 use crate::signer::Signer;
 
 /// What every task shares. The state is borrowed for one step at a time, never over an await.
 #[derive(Debug)]
 pub(crate) struct Shared {
     agent: RefCell<Agent>,
-    times: Timeouts,
-    /// Unanswered admissions of one connection.
-    max_admissions: usize,
+    config: watch::Receiver<Arc<RouterConfig>>,
+    /// Where the channel to a new broker goes, for each context.
+    brokers: RefCell<HashMap<ConnectionId, Rc<BrokerSeat>>>,
     /// Whether the offer is frozen.
     ready: watch::Sender<bool>,
 }
 
-/// Runs the role until the process ends. To be called on a current-thread runtime with IO and time enabled.
+impl Shared {
+    /// The times in force.
+    fn times(&self) -> Timeouts {
+        self.config.borrow().timeouts.clone()
+    }
+
+    /// Unanswered admissions of one connection.
+    fn max_admissions(&self) -> usize {
+        let limit = self.config.borrow().limits.max_requests_per_connection;
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    }
+}
+
+/// Runs the role until the process ends, with the configuration as it is and becomes. To be called on a current-thread runtime with IO and time enabled.
 ///
 /// # Errors
 /// [`Error`], at the start only: what fails later is logged and passes.
-pub async fn run(config: RouterConfig) -> Result<(), Error> {
+pub async fn run(changes: watch::Receiver<Arc<RouterConfig>>) -> Result<(), Error> {
+    let config = Arc::clone(&changes.borrow());
     // Before the key is read.
     protect_secrets().map_err(Error::Sandbox)?;
     let seed = config.router_seed.path().map_err(Error::Credential)?;
@@ -86,11 +112,13 @@ pub async fn run(config: RouterConfig) -> Result<(), Error> {
     let signer = Signer::new(identity, directory.deployment().to_owned());
     let shared = Rc::new(Shared {
         agent: RefCell::new(Agent::new(signer, directory.toolsheds().to_vec(), &config)),
-        times: config.timeouts.clone(),
-        max_admissions: usize::try_from(config.limits.max_requests_per_connection)
-            .unwrap_or(usize::MAX),
+        config: changes.clone(),
+        brokers: RefCell::default(),
         ready: watch::Sender::new(false),
     });
+    // Before anybody can be admitted.
+    let mut revocations = Watch::new(&config.state_dir);
+    revocations.look(&shared).await;
     let socket = config.ipc_dir.join(SOCKET_NAME);
     // The spawner is root, or in development this user.
     let allowed = [0, rustix::process::geteuid().as_raw()];
@@ -113,23 +141,62 @@ pub async fn run(config: RouterConfig) -> Result<(), Error> {
         ));
     }
     tasks.spawn_local(freeze(Rc::clone(&shared)));
+    tasks.spawn_local(revocations.follow(Rc::clone(&shared)));
+    tasks.spawn_local(configure(Rc::clone(&shared), changes));
     tasks.run_until(channels::serve(listener, shared)).await;
     Ok(())
+}
+
+/// Follows the configuration.
+async fn configure(shared: Rc<Shared>, mut changes: watch::Receiver<Arc<RouterConfig>>) {
+    while changes.changed().await.is_ok() {
+        let config = Arc::clone(&changes.borrow_and_update());
+        shared.agent.borrow_mut().configure(&config);
+    }
 }
 
 /// Freezes the public offer when it is time, and tells the spawner.
 async fn freeze(shared: Rc<Shared>) {
     let start = Instant::now();
-    let grace = start + shared.times.startup_grace;
+    let startup_grace = shared.times().startup_grace;
+    let grace = start + startup_grace;
     let changed = Rc::clone(&shared.agent.borrow().links.changed);
+    let mut is_told = false;
     while !shared.agent.borrow_mut().links.freeze(start.elapsed()) {
-        if start.elapsed() < shared.times.startup_grace {
+        if start.elapsed() < startup_grace {
             // Either way it is looked at again.
             let _ = timeout_at(grace, changed.notified()).await;
-        } else {
-            changed.notified().await;
+            continue;
         }
+        if !std::mem::replace(&mut is_told, true) {
+            tell_missing(&shared, |total, missing| {
+                tracing::warn!(
+                    reason = %Reason::UpstreamUnavailable,
+                    linked = 0,
+                    toolsheds = total,
+                    missing,
+                    "no toolshed is linked after startup_grace: no client is accepted until one is"
+                );
+            });
+        }
+        changed.notified().await;
     }
-    tracing::info!("public offer frozen");
+    tell_missing(&shared, |total, missing| match missing {
+        "" => tracing::info!(linked = total, toolsheds = total, "public offer frozen"),
+        missing => tracing::warn!(
+            reason = %Reason::UpstreamUnavailable,
+            linked = total - missing.split(", ").count(),
+            toolsheds = total,
+            missing,
+            "public offer frozen without the toolsheds that are missing: they are linked when they come, and used if they support it"
+        ),
+    });
     shared.ready.send_replace(true);
+}
+
+/// Hands on how many toolsheds there are, and which are not linked, by their names in the directory.
+fn tell_missing(shared: &Shared, tell: impl FnOnce(usize, &str)) {
+    let agent = shared.agent.borrow();
+    let (total, missing) = agent.links.missing();
+    tell(total, &missing.join(", "));
 }

@@ -21,7 +21,7 @@ use crate::error::LinkFault;
 use crate::handshake::{DialTimes, Established, establish};
 use crate::links::Wakes;
 
-/// Quiet time after which a toolshed is pinged, and pinged again.
+/// Quiet time after which a toolshed is pinged, and pinged again; a third of `link_silence` where that is shorter.
 const PING_AFTER: Duration = Duration::from_secs(15);
 
 /// Longest time between two looks at who has waited too long, while anybody waits.
@@ -37,11 +37,12 @@ pub(crate) async fn maintain(
 ) {
     let mut backoff = Backoff::default();
     let mut last_failure = None;
-    let times = DialTimes {
-        handshake: shared.times.link_handshake,
-        tcp_user: shared.times.tcp_user,
-    };
     loop {
+        let times = shared.times();
+        let times = DialTimes {
+            handshake: times.link_handshake,
+            tcp_user: times.tcp_user,
+        };
         match establish(&shared.agent, &toolshed, Arc::clone(&config), times).await {
             Ok(established) => {
                 last_failure = None;
@@ -51,7 +52,13 @@ pub(crate) async fn maintain(
                 tracing::warn!(reason = %fault.reason(), toolshed = toolshed.name, detail = %fault, "link lost");
                 backoff.reset_if_lasted(since.elapsed());
             }
-            Err(fault) => {
+            Err(mut fault) => {
+                // DIDs stand in no log unless an operator wants them there.
+                if let LinkFault::OtherIdentity(named) = &mut fault
+                    && !shared.config.borrow().log_identifiers
+                {
+                    *named = None;
+                }
                 if let LinkFault::Unsuitable(unsuitable) = fault {
                     shared.agent.borrow_mut().links.refuse(index, unsuitable);
                 } else {
@@ -67,11 +74,11 @@ pub(crate) async fn maintain(
 
 /// A toolshed that stays away is logged once for each reason, not at every attempt.
 fn log_failure(toolshed: &Toolshed, fault: &LinkFault, last: &mut Option<Reason>) {
-    let reason = fault.reason();
+    let (reason, address) = (fault.reason(), toolshed.address);
     if last.replace(reason) == Some(reason) {
-        tracing::debug!(%reason, toolshed = toolshed.name, detail = %fault, "no link");
+        tracing::debug!(%reason, toolshed = toolshed.name, %address, detail = %fault, "no link");
     } else {
-        tracing::warn!(%reason, toolshed = toolshed.name, detail = %fault, "no link");
+        tracing::warn!(%reason, toolshed = toolshed.name, %address, detail = %fault, "no link");
     }
 }
 
@@ -87,7 +94,8 @@ async fn carry(
         epoch,
         flags,
     } = established;
-    if shared.agent.borrow_mut().links.up(index, epoch, flags) {
+    let now = Moment::now().monotonic;
+    if shared.agent.borrow_mut().links.up(index, epoch, flags, now) {
         tracing::info!(toolshed = toolshed.name, "linked");
     } else {
         tracing::warn!(
@@ -133,11 +141,10 @@ impl Carried<'_> {
         let mut heard = Instant::now();
         let mut pings = 0;
         loop {
-            let patience = self
-                .shared
-                .times
-                .link_silence
-                .min(PING_AFTER.saturating_mul(pings + 1));
+            let silence = self.shared.times().link_silence;
+            // A short silence must not pass unpinged: it would end a healthy link that has nothing to say.
+            let ping_after = PING_AFTER.min(silence / 3);
+            let patience = silence.min(ping_after.saturating_mul(pings + 1));
             let incoming = timeout(patience.saturating_sub(heard.elapsed()), reader.next()).await;
             if reader.received() != received {
                 received = reader.received();
@@ -146,7 +153,7 @@ impl Carried<'_> {
             }
             match incoming {
                 Ok(incoming) => self.take(incoming.map_err(LinkFault::Read)?, &mut reader)?,
-                Err(_) if heard.elapsed() >= self.shared.times.link_silence => {
+                Err(_) if heard.elapsed() >= silence => {
                     return Err(LinkFault::Silence);
                 }
                 Err(_) if heard.elapsed() >= patience => {

@@ -57,6 +57,8 @@ enum State {
 struct Entry {
     toolshed: Rc<Toolshed>,
     state: State,
+    /// Whether there was a link before.
+    was_up: bool,
     wakes: Rc<Wakes>,
 }
 
@@ -102,6 +104,7 @@ impl Links {
         let entry = |toolshed| Entry {
             toolshed: Rc::new(toolshed),
             state: State::Down,
+            was_up: false,
             wakes: Rc::default(),
         };
         Self {
@@ -111,6 +114,16 @@ impl Links {
             startup_grace,
             offer: None,
             changed: Rc::new(Notify::new()),
+        }
+    }
+
+    /// Bounds the queues of all links, present and future, differently from now on.
+    pub(crate) fn set_limits(&mut self, limits: QueueLimits) {
+        self.limits = limits;
+        for entry in &mut self.entries {
+            if let State::Up(link) = &mut entry.state {
+                link.queue.set_limits(limits);
+            }
         }
     }
 
@@ -141,14 +154,17 @@ impl Links {
     }
 
     /// Notes that a link stands. Returns whether it can be used: an endpoint that does not support the frozen offer stays
-    /// linked, unused.
-    pub(crate) fn up(&mut self, index: u16, epoch: EpochId, flags: Flags) -> bool {
+    /// linked, unused. After a link that was lost, admissions are spread from the first on (`docs/protocol.md` section 6.1).
+    pub(crate) fn up(&mut self, index: u16, epoch: EpochId, flags: Flags, now: Instant) -> bool {
         let is_usable = self
             .offer
             .as_ref()
             .is_some_and(|offer| offer.is_supported_by(&flags));
-        let queue = ControlQueue::new(self.limits);
+        let mut queue = ControlQueue::new(self.limits);
         if let Some(entry) = self.entries.get_mut(usize::from(index)) {
+            if std::mem::replace(&mut entry.was_up, true) {
+                queue.spread(now);
+            }
             entry.state = State::Up(Box::new(Link {
                 epoch,
                 flags,
@@ -261,6 +277,17 @@ impl Links {
         }
         self.offer = Some(offer);
         true
+    }
+
+    /// How many toolsheds there are, and the names of those that are not linked.
+    pub(crate) fn missing(&self) -> (usize, Vec<&str>) {
+        let missing = self
+            .entries
+            .iter()
+            .filter(|entry| !matches!(entry.state, State::Up(_)))
+            .map(|entry| entry.toolshed.name.as_str())
+            .collect();
+        (self.entries.len(), missing)
     }
 
     /// Puts a request in a link's queue and wakes the link. Gives the job back when the link is gone or its queue full.

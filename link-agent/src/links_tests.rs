@@ -47,10 +47,10 @@ fn refuses_toolsheds_without_the_private_flags_or_of_another_mode() {
 fn freezes_at_once_when_all_are_linked() {
     let mut links = links();
     assert!(!links.freeze(Duration::ZERO));
-    links.up(0, epoch(1), flags("", ""));
+    links.up(0, epoch(1), flags("", ""), Instant::now());
     assert!(!links.freeze(Duration::from_secs(9)));
     assert_eq!(links.usable(0), Err(Reason::UpstreamUnavailable));
-    links.up(1, epoch(2), flags("\"a@1\",", ""));
+    links.up(1, epoch(2), flags("\"a@1\",", ""), Instant::now());
     assert!(links.freeze(Duration::ZERO));
     let offer = links.offer().unwrap();
     assert_eq!(
@@ -66,20 +66,22 @@ fn freezes_at_once_when_all_are_linked() {
 fn waits_past_the_grace_until_one_is_linked_and_stays_frozen() {
     let mut links = links();
     assert!(!links.freeze(GRACE * 10));
-    links.up(1, epoch(1), flags("", ""));
+    links.up(1, epoch(1), flags("", ""), Instant::now());
     assert!(links.freeze(GRACE));
     let frozen = links.offer().unwrap().clone();
     // What can do more does not widen the offer, what can do less is linked and not used.
     assert!(links.up(
         0,
         epoch(2),
-        flags("\"presenceV1\":true", "\"more\":true,\"presenceV1\":true")
+        flags("\"presenceV1\":true", "\"more\":true,\"presenceV1\":true"),
+        Instant::now()
     ));
     assert_eq!(links.usable(0), Ok(&epoch(2)));
     assert!(!links.up(
         1,
         epoch(3),
-        flags("\"presenceV1\":true", "\"presenceV1\":false")
+        flags("\"presenceV1\":true", "\"presenceV1\":false"),
+        Instant::now()
     ));
     assert_eq!(links.usable(1), Err(Reason::UpstreamIncompatible));
     assert!(links.is_any_usable());
@@ -90,7 +92,7 @@ fn waits_past_the_grace_until_one_is_linked_and_stays_frozen() {
 #[test]
 fn says_why_a_toolshed_cannot_be_used() {
     let mut links = links();
-    links.up(0, epoch(1), flags("", ""));
+    links.up(0, epoch(1), flags("", ""), Instant::now());
     assert!(links.freeze(GRACE));
     assert_eq!(links.did(0), Some(&did(20)));
     links.down(0);
@@ -109,7 +111,7 @@ fn requests_die_with_their_link() {
     let now = Instant::now();
     let context = ContextId::new([1; 16]);
     assert!(!links.push(0, context, Task::Close, Class::Kept, None, now));
-    links.up(0, epoch(1), flags("", ""));
+    links.up(0, epoch(1), flags("", ""), Instant::now());
     let (caller, mut outcome) = oneshot::channel();
     assert!(links.push(0, context, Task::Close, Class::Asked, Some(caller), now));
     assert!(

@@ -9,6 +9,7 @@ use memory_wire::{Did, Reason};
 
 use crate::challenge::Issue;
 use crate::clock::Moment;
+use crate::revocation::Generation;
 
 /// Seconds that a lease must have left, beyond the current one, for its proof to be sent: for the way to the toolshed, and
 /// for clocks of whole seconds that do not tick together.
@@ -29,6 +30,8 @@ pub(crate) struct Accepted {
     pub(crate) received: u64,
     /// The challenge that it answers.
     pub(crate) issue: Rc<Issue>,
+    /// The state of the revocation list that it was accepted under.
+    pub(crate) granted: Generation,
 }
 
 impl Accepted {
@@ -154,6 +157,11 @@ impl Principals {
         }
     }
 
+    /// The newest statement of a principal, whatever became of its lease.
+    pub(crate) fn newest(&self, principal: &Did) -> Option<&Rc<Accepted>> {
+        self.entries.get(principal).map(|entry| &entry.newest)
+    }
+
     /// Everybody remembered.
     pub(crate) fn remembered(&self) -> impl Iterator<Item = &Did> {
         self.entries.keys()
@@ -176,6 +184,7 @@ mod tests {
             ends: now.monotonic + Duration::from_secs(lease),
             received: now.unix,
             issue: ChallengeBook::default().issue(Challenge::new([0; 32]), Box::default(), now),
+            granted: Generation::default(),
         })
     }
 

@@ -6,12 +6,13 @@
 //! ```
 //!
 //! Requests are numbered as they are sent, and a toolshed answers in that order, so an answer belongs to the oldest
-//! outstanding request or to none (protocol.md section 6.1). An asker that is refused for want of an answer leaves its
+//! outstanding request or to none (`docs/protocol.md` section 6.1). An asker that is refused for want of an answer leaves its
 //! entry behind: the answer will come, and what it did at the toolshed must be known.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use memory_budget::{Budget, Limit, Permit};
 use memory_wire::codec::MAX_RECORD_LEN;
 
 use crate::bucket::TokenBucket;
@@ -38,7 +39,7 @@ pub(crate) enum Class {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueLimits {
     /// Requests of the classes `Paced` and `Asked` that may wait.
-    pub(crate) waiters: usize,
+    pub(crate) waiters: u64,
     /// How long one of them may wait.
     pub(crate) wait: Duration,
     /// How long its answer may take once it is sent.
@@ -63,8 +64,8 @@ pub(crate) struct ControlQueue<J> {
     bucket: TokenBucket,
     paced: VecDeque<Waiting<J>>,
     others: VecDeque<Waiting<J>>,
-    /// Waiting requests that count as waiters.
-    waiters: usize,
+    /// Waiting requests of the classes `Paced` and `Asked`.
+    waiters: Budget,
     arrivals: u64,
     outstanding: VecDeque<Outstanding<J>>,
     outstanding_len: usize,
@@ -78,7 +79,7 @@ impl<J> ControlQueue<J> {
             bucket: TokenBucket::new(limits.rate),
             paced: VecDeque::new(),
             others: VecDeque::new(),
-            waiters: 0,
+            waiters: Budget::new("link-waiters", Limit::At(limits.waiters)),
             arrivals: 0,
             outstanding: VecDeque::new(),
             outstanding_len: 0,
@@ -86,21 +87,35 @@ impl<J> ControlQueue<J> {
         }
     }
 
+    /// Begins without a burst: for a link that takes the place of one that was lost, since everybody comes back at once.
+    pub(crate) fn spread(&mut self, now: Instant) {
+        self.bucket.empty(now);
+    }
+
+    /// Bounds what comes from now on differently. What waits keeps the time it was given.
+    pub(crate) fn set_limits(&mut self, limits: QueueLimits) {
+        self.limits = limits;
+        self.waiters.set_limit(Limit::At(limits.waiters));
+        self.bucket.set_rate(limits.rate);
+    }
+
     /// Puts a request at the end. Gives it back when as many wait as may.
     pub(crate) fn push(&mut self, job: J, class: Class, now: Instant) -> Result<(), J> {
-        let expires = match class {
+        let patience = match class {
             Class::Kept => None,
-            Class::Paced | Class::Asked if self.waiters >= self.limits.waiters => return Err(job),
-            Class::Paced | Class::Asked => {
-                self.waiters += 1;
-                Some(now + self.limits.wait)
-            }
+            Class::Paced | Class::Asked => match self.waiters.reserve(1) {
+                Ok(place) => Some(Patience {
+                    expires: now + self.limits.wait,
+                    _place: place,
+                }),
+                Err(_) => return Err(job),
+            },
         };
         self.arrivals += 1;
         let waiting = Waiting {
             job,
             arrival: self.arrivals,
-            expires,
+            patience,
         };
         match class {
             Class::Paced => self.paced.push_back(waiting),
@@ -125,9 +140,6 @@ impl<J> ControlQueue<J> {
         } else {
             self.others.pop_front()
         }?;
-        if waiting.expires.is_some() {
-            self.waiters -= 1;
-        }
         Some(waiting.job)
     }
 
@@ -167,7 +179,6 @@ impl<J> ControlQueue<J> {
             queue.retain_mut(|waiting| {
                 let over = waiting.is_over(now);
                 if over {
-                    self.waiters -= 1;
                     report(&mut waiting.job, Expiry::Unsent);
                 }
                 !over
@@ -183,14 +194,18 @@ impl<J> ControlQueue<J> {
 
     /// When something is to be done next without anything arriving: an expiry, or a paced request's turn.
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
-        // Within each queue the limits are equal and times ascend, so the first timed entry is the first to expire.
+        // Within each queue times ascend, so the first timed entry is the first to expire: but for a while after the limits
+        // were lowered, when it may be found late by what the caller waits at most.
         let waiting = [&self.paced, &self.others];
         let waiting = waiting
             .into_iter()
-            .filter_map(|queue| queue.iter().find_map(|waiting| waiting.expires));
+            .filter_map(|queue| queue.iter().find_map(Waiting::expires));
         let sent = self.outstanding.iter().find_map(|sent| sent.expires);
+        // Only a turn that is still to come. One that is due is for whoever sends to take, as soon as the toolshed reads: a
+        // timer for it would run out again and again meanwhile.
         let turn = (!self.paced.is_empty() && self.has_window())
-            .then(|| self.bucket.next(now).unwrap_or(now));
+            .then(|| self.bucket.next(now))
+            .flatten();
         waiting.chain(sent).chain(turn).min()
     }
 
@@ -206,12 +221,24 @@ struct Waiting<J> {
     /// Order of arrival over both queues.
     arrival: u64,
     /// `None` for a request of class `Kept`.
-    expires: Option<Instant>,
+    patience: Option<Patience>,
+}
+
+/// What a request holds that may wait for so long only.
+#[derive(Debug)]
+struct Patience {
+    expires: Instant,
+    /// Among the waiters, until the request is sent or refused.
+    _place: Permit,
 }
 
 impl<J> Waiting<J> {
+    fn expires(&self) -> Option<Instant> {
+        self.patience.as_ref().map(|patience| patience.expires)
+    }
+
     fn is_over(&self, now: Instant) -> bool {
-        self.expires.is_some_and(|expires| expires <= now)
+        self.expires().is_some_and(|expires| expires <= now)
     }
 }
 
@@ -248,6 +275,31 @@ mod tests {
         let mut expired = Vec::new();
         queue.expire(now, |job, expiry| expired.push((*job, expiry)));
         expired
+    }
+
+    #[test]
+    fn new_limits_hold_for_what_comes_after() {
+        let now = Instant::now();
+        let mut queue = ControlQueue::new(LIMITS);
+        for job in [1, 2, 3] {
+            queue.push(job, Class::Asked, now).unwrap();
+        }
+        queue.set_limits(QueueLimits {
+            waiters: 2,
+            wait: Duration::from_secs(1),
+            ..LIMITS
+        });
+        // Those that wait stay, and nobody joins them until there are fewer than the bound.
+        assert_eq!(queue.push(4, Class::Asked, now), Err(4));
+        assert_eq!(expired(&mut queue, now + Duration::from_secs(1)), []);
+        queue.next(now);
+        assert_eq!(queue.push(4, Class::Asked, now), Err(4));
+        queue.next(now);
+        assert_eq!(queue.push(4, Class::Asked, now), Ok(()));
+        assert_eq!(
+            expired(&mut queue, now + Duration::from_secs(1)),
+            [(4, Expiry::Unsent)]
+        );
     }
 
     #[test]
@@ -337,6 +389,34 @@ mod tests {
         // The late answer is still matched, and makes room for what is kept.
         assert_eq!(queue.answer(1), Some(0));
         assert_eq!(queue.next(late), Some(101));
+    }
+
+    #[test]
+    fn a_turn_that_is_due_is_no_deadline() {
+        let now = Instant::now();
+        let mut queue = ControlQueue::new(QueueLimits {
+            rate: Some(1),
+            ..LIMITS
+        });
+        queue.push(1, Class::Paced, now).unwrap();
+        // Whoever sends may be kept by a toolshed that does not read: until it takes the request there is nothing to do.
+        assert_eq!(queue.deadline(now), Some(now + LIMITS.wait));
+        assert_eq!(queue.next(now), Some(1));
+    }
+
+    #[test]
+    fn spreads_from_the_first_request_on() {
+        let now = Instant::now();
+        let mut queue = ControlQueue::new(QueueLimits {
+            rate: Some(4),
+            ..LIMITS
+        });
+        queue.spread(now);
+        queue.push(1, Class::Paced, now).unwrap();
+        assert_eq!(send_all(&mut queue, 1, now), [0; 0]);
+        let turn = now + Duration::from_millis(250);
+        assert_eq!(queue.deadline(now), Some(turn));
+        assert_eq!(send_all(&mut queue, 1, turn), [1]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use memory_budget::{Budget, Permit, Refused};
 use memory_config::Limit;
 use memory_wire::Did;
 use memory_wire::ids::ContextId;
@@ -11,8 +12,21 @@ use memory_wire::ids::ContextId;
 #[derive(Debug)]
 pub(crate) struct PrincipalRegistry {
     limit: Limit<u64>,
-    /// When the lease on each context ends, by monotonic clock.
-    active: HashMap<Did, HashMap<ContextId, Instant>>,
+    active: HashMap<Did, Contexts>,
+}
+
+/// The contexts on which one principal is active.
+#[derive(Debug)]
+struct Contexts {
+    budget: Budget,
+    leases: HashMap<ContextId, Lease>,
+}
+
+#[derive(Debug)]
+struct Lease {
+    /// By monotonic clock.
+    ends: Instant,
+    _place: Permit,
 }
 
 impl PrincipalRegistry {
@@ -23,32 +37,52 @@ impl PrincipalRegistry {
         }
     }
 
-    /// Whether `principal` may be active on `context` too. Leases that have ended do not count, and are forgotten here.
-    pub(crate) fn admits(&mut self, principal: &Did, context: &ContextId, now: Instant) -> bool {
-        let (Some(limit), Some(contexts)) = (self.limit.get(), self.active.get_mut(principal))
-        else {
-            return true;
-        };
-        if contexts.contains_key(context) || (contexts.len() as u64) < limit {
-            return true;
+    /// Bounds a principal's contexts differently from now on. Those that it is active on stay.
+    pub(crate) fn set_limit(&mut self, limit: Limit<u64>) {
+        self.limit = limit;
+        for contexts in self.active.values() {
+            contexts.budget.set_limit(limit.get().into());
         }
-        contexts.retain(|_, ends| *ends > now);
-        (contexts.len() as u64) < limit
     }
 
-    /// Notes that `principal` is active on `context` until `ends`.
-    pub(crate) fn insert(&mut self, principal: Did, context: ContextId, ends: Instant) {
-        self.active
-            .entry(principal)
-            .or_default()
-            .insert(context, ends);
+    /// Notes that `principal` is active on `context` until `ends`. Leases that have ended by `now` do not count, and are
+    /// forgotten when there is no room otherwise.
+    ///
+    /// # Errors
+    /// [`Refused`] when it is active on as many others as it may; nothing has changed then.
+    pub(crate) fn enter(
+        &mut self,
+        principal: Did,
+        context: ContextId,
+        ends: Instant,
+        now: Instant,
+    ) -> Result<(), Refused> {
+        let limit = self.limit.get();
+        let contexts = self.active.entry(principal).or_insert_with(|| Contexts {
+            budget: Budget::new("principal-connections", limit.into()),
+            leases: HashMap::new(),
+        });
+        if let Some(lease) = contexts.leases.get_mut(&context) {
+            lease.ends = ends;
+            return Ok(());
+        }
+        if limit.is_some_and(|limit| contexts.budget.current() >= limit) {
+            contexts.leases.retain(|_, lease| lease.ends > now);
+        }
+        let place = contexts.budget.reserve(1)?;
+        let lease = Lease {
+            ends,
+            _place: place,
+        };
+        contexts.leases.insert(context, lease);
+        Ok(())
     }
 
     /// Notes that `principal` is no longer active on `context`.
     pub(crate) fn remove(&mut self, principal: &Did, context: &ContextId) {
         if let Some(contexts) = self.active.get_mut(principal) {
-            contexts.remove(context);
-            if contexts.is_empty() {
+            contexts.leases.remove(context);
+            if contexts.leases.is_empty() {
                 self.active.remove(principal);
             }
         }
@@ -71,22 +105,39 @@ mod tests {
         let ends = now + Duration::from_secs(10);
         let mut registry = PrincipalRegistry::new(Limit::At(2));
         for byte in [1, 2] {
-            assert!(registry.admits(&did(1), &context(byte), now));
-            registry.insert(did(1), context(byte), ends);
+            assert!(registry.enter(did(1), context(byte), ends, now).is_ok());
         }
-        assert!(!registry.admits(&did(1), &context(3), now));
-        assert!(registry.admits(&did(1), &context(2), now));
-        assert!(registry.admits(&did(2), &context(3), now));
+        assert!(registry.enter(did(1), context(3), ends, now).is_err());
+        assert!(registry.enter(did(1), context(2), ends, now).is_ok());
+        assert!(registry.enter(did(2), context(3), ends, now).is_ok());
         registry.remove(&did(1), &context(1));
-        assert!(registry.admits(&did(1), &context(3), now));
+        assert!(registry.enter(did(1), context(3), ends, now).is_ok());
+        assert!(registry.enter(did(1), context(1), ends, now).is_err());
+    }
+
+    #[test]
+    fn another_limit_leaves_those_that_are_there() {
+        let now = Instant::now();
+        let ends = now + Duration::from_secs(10);
+        let mut registry = PrincipalRegistry::new(Limit::Unlimited);
+        for byte in [1, 2] {
+            assert!(registry.enter(did(1), context(byte), ends, now).is_ok());
+        }
+        registry.set_limit(Limit::At(2));
+        assert!(registry.enter(did(1), context(3), ends, now).is_err());
+        assert!(registry.enter(did(1), context(1), ends, now).is_ok());
+        registry.set_limit(Limit::At(3));
+        assert!(registry.enter(did(1), context(3), ends, now).is_ok());
     }
 
     #[test]
     fn forgets_leases_that_have_ended() {
         let now = Instant::now();
         let mut registry = PrincipalRegistry::new(Limit::At(1));
-        registry.insert(did(1), context(1), now + Duration::from_secs(10));
-        assert!(!registry.admits(&did(1), &context(2), now + Duration::from_secs(9)));
-        assert!(registry.admits(&did(1), &context(2), now + Duration::from_secs(10)));
+        let ends = now + Duration::from_secs(10);
+        registry.enter(did(1), context(1), ends, now).unwrap();
+        let mut enter = |now: Instant| registry.enter(did(1), context(2), ends, now);
+        assert!(enter(now + Duration::from_secs(9)).is_err());
+        assert!(enter(now + Duration::from_secs(10)).is_ok());
     }
 }

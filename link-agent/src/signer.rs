@@ -144,6 +144,7 @@ mod tests {
             ends: now.monotonic + Duration::from_secs(600),
             received: now.unix + 7,
             issue,
+            granted: crate::revocation::Generation::default(),
         };
         let proof = signer.proof(&did(5), &accepted, &context, &epoch).unwrap();
         let verified = verify_proof(

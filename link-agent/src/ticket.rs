@@ -128,11 +128,6 @@ impl TicketState {
             _ => Err(BindFault::Unknown),
         }
     }
-
-    /// Whether this ticket's binding has been signed.
-    pub(crate) fn is_bound(&self, ticket: Ticket) -> bool {
-        matches!(self, Self::Bound { ticket: bound } if *bound == ticket)
-    }
 }
 
 /// Why a ticket is not bound.
@@ -203,9 +198,7 @@ mod tests {
             state.bind(TICKET, began + BIND_WITHIN),
             Err(BindFault::TooOld)
         );
-        assert!(!state.is_bound(TICKET));
         assert_eq!(state.bind(TICKET, began + Duration::from_secs(12)), Ok(()));
-        assert!(state.is_bound(TICKET));
         assert_eq!(
             state.judge(began + Duration::from_secs(60)),
             TicketUse::Bound

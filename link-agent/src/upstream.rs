@@ -3,13 +3,14 @@
 //! Everything here ends with the link: a new epoch starts from nothing.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use memory_wire::ids::{Digest, Ticket};
 use memory_wire::records::Operation;
 use memory_wire::{Did, Reason};
 use std::time::Instant;
 
-use crate::ticket::{TicketState, TicketUse};
+use crate::ticket::{BindFault, TicketState, TicketUse};
 
 /// Something to tell a toolshed about a context. It becomes bytes when it is sent, with what is true then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub(crate) enum Task {
     Space { space: Did, epoch: u64 },
     /// Operation 6.
     Verified { principal: Did },
+    /// Operation 4 for a principal that an operator revoked: said also when the context is gone here, as it is.
+    Revoke { principal: Did },
 }
 
 impl Task {
@@ -34,9 +37,25 @@ impl Task {
             Self::Ticket { .. } => Operation::Ticket,
             Self::Proof { .. } => Operation::Proof,
             Self::Close => Operation::Close,
-            Self::Release { .. } => Operation::Release,
+            Self::Release { .. } | Self::Revoke { .. } => Operation::Release,
             Self::Space { .. } => Operation::Space,
             Self::Verified { .. } => Operation::VerifiedProof,
+        }
+    }
+
+    /// Whose proof it carries.
+    pub(crate) const fn proves(&self) -> Option<&Did> {
+        match self {
+            Self::Proof { principal } | Self::Verified { principal } => Some(principal),
+            _ => None,
+        }
+    }
+
+    /// The space that it has admitted.
+    const fn space(&self) -> Option<&Did> {
+        match self {
+            Self::Ticket { space, .. } | Self::Space { space, .. } => Some(space),
+            _ => None,
         }
     }
 }
@@ -82,6 +101,10 @@ pub(crate) struct Upstream {
     proofs: HashMap<Did, HeldProof>,
     /// Placement epoch at which each space was admitted, by the space's key: half the size of its DID.
     spaces: HashMap<[u8; 32], u64>,
+    /// Requests to admit each space that the toolshed has yet to answer, or to get.
+    asked: HashMap<[u8; 32], usize>,
+    /// The ticket whose binding was signed last, whatever the toolshed refused since.
+    signed: Option<Ticket>,
 }
 
 #[derive(Debug)]
@@ -140,9 +163,15 @@ impl Upstream {
         self.spaces.get(open.space.key()) == Some(&open.epoch)
     }
 
-    /// Spaces admitted here.
+    /// Spaces admitted here, and those that are asked for.
     pub(crate) fn spaces(&self) -> usize {
-        self.spaces.len()
+        let asked = self.asked.keys();
+        self.spaces.len() + asked.filter(|key| !self.spaces.contains_key(*key)).count()
+    }
+
+    /// Whether the space counts among [`Self::spaces`].
+    pub(crate) fn counts(&self, space: &Did) -> bool {
+        self.spaces.contains_key(space.key()) || self.asked.contains_key(space.key())
     }
 
     /// Whether the toolshed may have heard of the context.
@@ -167,9 +196,24 @@ impl Upstream {
         &self.ticket
     }
 
-    /// The ticket, to bind it.
-    pub(crate) const fn ticket_mut(&mut self) -> &mut TicketState {
-        &mut self.ticket
+    /// Binds the ticket, if it is this one and young enough.
+    ///
+    /// # Errors
+    /// [`BindFault`].
+    pub(crate) fn bind(&mut self, ticket: Ticket, now: Instant) -> Result<(), BindFault> {
+        self.ticket.bind(ticket, now)?;
+        self.signed = Some(ticket);
+        Ok(())
+    }
+
+    /// Whether this ticket's binding has been signed. A refusal by the toolshed does not undo that.
+    pub(crate) fn was_bound(&self, ticket: Ticket) -> bool {
+        self.signed == Some(ticket)
+    }
+
+    /// Forgets a principal whose lease is over here and at the toolshed.
+    pub(crate) fn forget(&mut self, principal: &Did) {
+        self.proofs.remove(principal);
     }
 
     /// Whether the toolshed, holding a proof of its principal, is to be told `task` (a renewal or a release) and does not wait
@@ -194,10 +238,25 @@ impl Upstream {
         if matches!(task, Task::Ticket { .. }) {
             self.ticket = TicketState::Queued;
         }
+        if let Some(space) = task.space() {
+            *self.asked.entry(*space.key()).or_default() += 1;
+        }
+    }
+
+    /// Notes that a request to admit a space is over, if `task` is one.
+    fn settle(&mut self, task: &Task) {
+        let Some(space) = task.space() else { return };
+        if let Entry::Occupied(mut asked) = self.asked.entry(*space.key()) {
+            match *asked.get() {
+                0 | 1 => drop(asked.remove()),
+                more => *asked.get_mut() = more - 1,
+            }
+        }
     }
 
     /// Notes that `task` will not be sent.
     pub(crate) fn unsent(&mut self, task: &Task) {
+        self.settle(task);
         match task {
             Task::Ticket { .. } if matches!(self.ticket, TicketState::Queued) => {
                 self.ticket = TicketState::Absent
@@ -258,6 +317,7 @@ impl Upstream {
         ticket: Option<Ticket>,
         now: Instant,
     ) {
+        self.settle(task);
         match *task {
             Task::Ticket { space, epoch } => {
                 self.ticket.answer(ticket, now);
@@ -277,12 +337,13 @@ impl Upstream {
             Task::Space { space, epoch } => {
                 self.spaces.insert(*space.key(), epoch);
             }
-            Task::Close | Task::Release { .. } => {}
+            Task::Close | Task::Release { .. } | Task::Revoke { .. } => {}
         }
     }
 
     /// Takes the toolshed's refusal of `task`. Returns the reason for whoever asked.
     pub(crate) fn refused(&mut self, task: &Task, now: Instant) -> Reason {
+        self.settle(task);
         match task {
             // The toolshed does not own the space at that epoch, or is full: it says no more than no.
             Task::Ticket { .. } => {
@@ -301,11 +362,14 @@ impl Upstream {
                 *self = Self {
                     known: self.known,
                     ticket,
+                    // So are theirs.
+                    asked: std::mem::take(&mut self.asked),
+                    signed: self.signed,
                     ..Self::default()
                 };
                 Reason::UpstreamUnavailable
             }
-            Task::Close | Task::Release { .. } => Reason::UpstreamUnavailable,
+            Task::Close | Task::Release { .. } | Task::Revoke { .. } => Reason::UpstreamUnavailable,
         }
     }
 }

@@ -55,7 +55,7 @@ fn the_first_open_takes_operations_one_and_two() {
         upstream.plan(&open, &newest, now),
         Step::Admitted(Some(TICKET))
     );
-    upstream.ticket_mut().bind(TICKET, now).unwrap();
+    upstream.bind(TICKET, now).unwrap();
     assert_eq!(upstream.plan(&open, &newest, now), Step::Admitted(None));
 }
 
@@ -65,7 +65,7 @@ fn later_opens_take_operations_five_and_six_as_needed() {
     for _ in 0..2 {
         advance(&mut upstream, &open(100, 1), &statement(1), now);
     }
-    upstream.ticket_mut().bind(TICKET, now).unwrap();
+    upstream.bind(TICKET, now).unwrap();
     // A space new there.
     let space = open(101, 1);
     assert_eq!(
@@ -214,4 +214,40 @@ fn a_release_that_passes_a_proof_in_flight_wins() {
         upstream.plan(&open, &statement(3), now),
         Step::Alone(renewal)
     );
+}
+
+#[test]
+fn a_binding_stays_signed_whatever_the_toolshed_refuses() {
+    let (mut upstream, now) = (Upstream::default(), Instant::now());
+    for _ in 0..2 {
+        advance(&mut upstream, &open(100, 1), &statement(1), now);
+    }
+    upstream.bind(TICKET, now).unwrap();
+    upstream.refused(&Task::Verified { principal: did(2) }, now);
+    // The context is gone at the toolshed, but not the signature from the worker.
+    assert!(upstream.was_bound(TICKET));
+    assert_eq!(upstream.ticket().judge(now), TicketUse::Request);
+}
+
+#[test]
+fn spaces_that_are_asked_for_count_until_they_are_answered() {
+    let (mut upstream, now) = (Upstream::default(), Instant::now());
+    let task = |space| Task::Space {
+        space: did(space),
+        epoch: 5,
+    };
+    for space in [100, 100, 101, 102] {
+        upstream.queued(&task(space));
+    }
+    assert_eq!(upstream.spaces(), 3);
+    upstream.unsent(&task(102));
+    upstream.granted(&task(100), None, None, now);
+    assert!(upstream.counts(&did(101)) && !upstream.counts(&did(102)));
+    assert_eq!(upstream.spaces(), 2);
+    upstream.refused(&Task::Verified { principal: did(1) }, now);
+    // The requests that were sent before are still to be answered.
+    assert_eq!(upstream.spaces(), 2);
+    upstream.refused(&task(100), now);
+    upstream.refused(&task(101), now);
+    assert_eq!(upstream.spaces(), 0);
 }

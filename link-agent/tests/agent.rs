@@ -348,16 +348,16 @@ async fn opens_of_one_context_share_one_ticket_and_one_proof() {
             link.grant(Operation::Ticket, TICKET.as_bytes()).await;
             link.grant(Operation::Proof, &[]).await;
             assert_eq!(connection.admitted(1).await, Some(TICKET));
-            // The others go beside each other, within the window of the link.
+            // The others go beside each other, within their connection's part of the link's window.
             let mut requests = Vec::new();
-            for _ in 0..32 {
+            for _ in 0..8 {
                 requests.push(link.request().await);
             }
             for request in &requests {
                 assert_eq!(request.operation, Operation::Space);
                 link.answer(request, &[]).await;
             }
-            for _ in 32..39 {
+            for _ in 8..39 {
                 link.grant(Operation::Space, &[]).await;
             }
             for _ in 0..39 {
@@ -476,6 +476,72 @@ async fn a_silent_link_is_replaced() {
             let silent = bench.toolsheds[0].accept().await;
             let second = bench.toolsheds[0].accept().await;
             assert_ne!(silent.epoch, second.epoch);
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn another_broker_finds_what_the_one_before_left() {
+    let bench = Bench::new(1, "").await;
+    bench
+        .run(async {
+            let toolshed = &bench.toolsheds[0];
+            let mut link = toolshed.accept().await;
+            let spawner = bench.spawner().await;
+            is_ready(&spawner).await;
+            let mut connection = connect(&spawner).await;
+            assert!(is_authenticated(&connection.authenticate(1).await, 1));
+
+            // The broker is replaced while a ticket is asked for: who waited for it has gone, the ticket is not lost.
+            connection.admit(0, 100, 1).await;
+            let request = link.request().await;
+            assert_eq!(request.operation, Operation::Ticket);
+            let before = connection.replace_broker(&spawner).await;
+            let end = before.recv_packet::<LinkAgentToBroker>().await.unwrap();
+            assert!(end.is_none());
+            link.answer(&request, TICKET.as_bytes()).await;
+            let sequence = connection.admit(0, 100, 1).await;
+            link.grant(Operation::Proof, &[]).await;
+            assert_eq!(connection.admitted(sequence).await, Some(TICKET));
+
+            // Bound without a commit: the next broker is told that there is a socket, and cannot take it back.
+            let bound = connection.bind(TICKET, toolshed.data_hello()).await;
+            assert!(matches!(bound, LinkAgentToWorker::Bound { .. }));
+            connection.replace_broker(&spawner).await;
+            let sequence = connection.admit(0, 100, 1).await;
+            assert_eq!(connection.admitted(sequence).await, None);
+            let rollback = BrokerToLinkAgent::Rollback {
+                index: 0,
+                ticket: TICKET,
+            };
+            connection.broker.send_packet(&rollback, &[]).await.unwrap();
+            assert!(matches!(
+                connection.answered().await,
+                LinkAgentToBroker::Refused { sequence: 0, .. }
+            ));
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn other_limits_hold_for_contexts_that_come_after() {
+    let bench = Bench::new(1, "").await;
+    bench
+        .run(async {
+            let _link = bench.toolsheds[0].accept().await;
+            let spawner = bench.spawner().await;
+            is_ready(&spawner).await;
+            let before = connect(&spawner).await;
+            let mut config = bench.config.clone();
+            config.limits.max_principals_per_connection = 1;
+            bench.changes.send_replace(std::sync::Arc::new(config));
+            let after = connect(&spawner).await;
+            for connection in [&before, &after] {
+                assert!(is_authenticated(&connection.authenticate(1).await, 1));
+            }
+            assert!(is_authenticated(&before.authenticate(2).await, 2));
+            let refused = after.authenticate(2).await;
+            assert_eq!(refusal(&refused), Some(Reason::PrincipalLimit));
         })
         .await;
 }

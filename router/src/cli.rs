@@ -39,6 +39,11 @@ pub(crate) enum Command {
     /// SIGTERM and SIGINT stop accepting, let the connections finish for at most `timeouts.drain`, and end with status 0; a
     /// second one ends at once.
     Run(ConfigArgs),
+    /// Look for everything that is wrong with a configuration, its files and this host
+    ///
+    /// All findings in one run, each with its place and how to mend it. Changes nothing, so it is safe beside a router that
+    /// runs. Ends with 0 when there is no error, and with 78 otherwise.
+    Check(CheckArgs),
     /// Accept public connections and admit them by source
     Listener(ConfigArgs),
     /// Start a worker process for every admitted connection
@@ -65,6 +70,11 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE")]
         seed: PathBuf,
     },
+    /// Shut a principal out, admit it again, or print who is out
+    ///
+    /// Changes the revocation list in `state_dir`. The router need not run; when it does, the change is in force within 500 ms,
+    /// without a restart: a revoked principal's connections are closed and its signatures are refused for good.
+    Revoke(crate::revoke::RevokeArgs),
     /// Show the whole thing at work on loopback, with throw-away keys and two toolsheds
     ///
     /// Starts two toolsheds and the router with all its roles as separate processes, holds a conversation of two keys in three
@@ -78,6 +88,28 @@ pub(crate) enum Command {
         /// Its argument file
         fixture: PathBuf,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The configuration file, router.toml
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// The policy file of a toolshed, to be compared: once for each toolshed
+    #[arg(long, value_name = "FILE")]
+    pub(crate) toolshed_policy: Vec<PathBuf>,
+    /// Read the named files only, and ask nothing of this host
+    #[arg(long = "static", conflicts_with = "live")]
+    pub(crate) static_only: bool,
+    /// Dial each toolshed too, up to its signed greeting
+    #[arg(long)]
+    pub(crate) live: bool,
+    /// Count warnings as errors
+    #[arg(long)]
+    pub(crate) strict: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use memory_ipc::ChannelError;
 use rustix::io::Errno;
 
-/// An exit status (architecture.md section 6). Parents and service managers decide by it: 78 is not worth a restart.
+/// An exit status (`docs/operations.md`, exit statuses). Parents and service managers decide by it: 78 is not worth a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Exit {

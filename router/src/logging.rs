@@ -5,7 +5,6 @@ use std::fmt::{self, Write as _};
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
@@ -13,27 +12,21 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::exit::{Exit, Failure};
 
-/// Which log lines are written: a level, or directives in the syntax of `RUST_LOG`.
+/// Which log lines are written: a level, or directives `target=level`.
 pub(crate) const LEVEL_VARIABLE: &str = "MEMORY_ROUTER_LOG";
 
-const DEFAULT_LEVEL: &str = "info";
-
 /// Starts logging for this process. Called once, and not at all in a worker: what a worker has to say goes over its
-/// channel, and its parent logs it.
+/// channel, and its parent logs it. From here on nothing that goes wrong with standard error ends the process.
 ///
 /// # Errors
 /// [`Exit::Configuration`] when [`LEVEL_VARIABLE`] cannot be understood.
 pub(crate) fn start(role: &'static str) -> Result<(), Failure> {
-    let directives = match std::env::var(LEVEL_VARIABLE) {
-        Ok(text) if !text.is_empty() => text,
-        Ok(_) | Err(std::env::VarError::NotPresent) => DEFAULT_LEVEL.to_owned(),
-        Err(error) => return Err(Failure::because(Exit::Configuration, LEVEL_VARIABLE, error)),
-    };
-    let filter = EnvFilter::try_new(directives)
-        .map_err(|error| Failure::because(Exit::Configuration, LEVEL_VARIABLE, error))?;
+    let filter = memory_log::filter(LEVEL_VARIABLE)
+        .map_err(|error| Failure::because(Exit::Configuration, "no log", error))?;
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(memory_log::stderr)
+        .log_internal_errors(false)
         .fmt_fields(JsonFields::new())
         .event_format(JsonLines { role })
         .finish();

@@ -3,6 +3,7 @@
 
 mod admission;
 mod backoff;
+mod check;
 mod cli;
 #[cfg(feature = "demo")]
 mod demo;
@@ -11,6 +12,8 @@ mod isolation;
 mod keygen;
 mod listener;
 mod logging;
+mod reload;
+mod revoke;
 mod roles;
 mod run;
 mod signals;
@@ -31,10 +34,11 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     let is_worker = matches!(command, Command::Worker);
     match dispatch(command) {
-        Ok(()) => Exit::Success.into(),
+        Ok(exit) => exit.into(),
         Err(failure) => {
-            // A worker's standard error is its spawner's log, which is for JSON; the spawner logs how it ended.
-            if !is_worker {
+            // A worker's standard error is its spawner's log, which is for JSON; the spawner logs how it ended. One that was
+            // started by hand has no spawner to do so.
+            if !is_worker || failure.exit == Exit::Usage {
                 report(&failure);
             }
             failure.exit.into()
@@ -42,8 +46,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command) -> Result<(), Failure> {
+fn dispatch(command: Command) -> Result<Exit, Failure> {
     match command {
+        Command::Check(args) => return check::run(&args),
         Command::Run(args) => roles::run(&args.config),
         Command::Listener(args) => roles::listener(&args.config),
         Command::Spawner(args) => roles::spawner(&args.config),
@@ -51,13 +56,20 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::KeyAgent(args) => roles::key_agent(&args.config),
         Command::LinkAgent(args) => roles::link_agent(&args.config),
         Command::DirectoryBroker(args) => roles::directory_broker(&args.config),
-        Command::Keygen { out } => print(&keygen::keygen(&out)?),
+        Command::Keygen { out } => print(&keygen::keygen(&out)?).map_err(|error| {
+            let file = out.display();
+            let what =
+                format!("{file} is made, but its DID is not told (`did --seed {file}` tells it)");
+            Failure::because(error.exit, what, error)
+        }),
         Command::Did { seed } => print(&keygen::did(&seed)?),
+        Command::Revoke(args) => revoke::run(&args),
         #[cfg(feature = "demo")]
         Command::Demo(args) => demo::run(&args),
         #[cfg(feature = "demo")]
         Command::DemoToolshed { fixture } => demo::toolshed(&fixture),
     }
+    .map(|()| Exit::Success)
 }
 
 fn print(line: &str) -> Result<(), Failure> {

@@ -2,36 +2,51 @@
 
 use std::error::Error;
 use std::future::Future;
+use std::io;
 use std::path::Path;
 
-use memory_config::RouterConfig;
 use memory_sandbox::SandboxError;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
+use crate::check::{self, Part};
 use crate::exit::{Exit, Failure};
+use crate::reload::{Hangups, Reloader};
 use crate::signals::StopSignals;
 use crate::{isolation, listener, logging, run, spawner, supervised};
 
 /// Runs the listener.
 pub(crate) fn listener(config_file: &Path) -> Result<(), Failure> {
-    let (config, supervised) = begin("listener", isolation::listener, config_file)?;
-    block_on(listener::run(&config, supervised))
+    let begun = begin(
+        "listener",
+        isolation::listener,
+        &[Part::Listener],
+        config_file,
+    )?;
+    let (supervised, changes) = (begun.supervised, begun.reloader.changes());
+    begun.block_on(listener::run(changes, supervised))
 }
 
 /// Runs the spawner.
 pub(crate) fn spawner(config_file: &Path) -> Result<(), Failure> {
-    let (config, _) = begin("spawner", isolation::spawner, config_file)?;
-    block_on(spawner::run(config))
+    let begun = begin("spawner", isolation::spawner, &[Part::Spawner], config_file)?;
+    let changes = begun.reloader.changes();
+    begun.block_on(spawner::run(changes))
 }
 
 /// Runs the key agent.
 pub(crate) fn key_agent(config_file: &Path) -> Result<(), Failure> {
     use memory_key_agent::KeyAgentError;
 
-    let (config, _) = begin("key-agent", isolation::key_agent, config_file)?;
-    block_on(until_stopped("key-agent", async {
-        memory_key_agent::run(config)
+    let begun = begin(
+        "key-agent",
+        isolation::key_agent,
+        &[Part::KeyAgent],
+        config_file,
+    )?;
+    let changes = begun.reloader.changes();
+    begun.block_on(until_stopped("key-agent", async {
+        memory_key_agent::run(changes)
             .await
             .map_err(|error| match error {
                 KeyAgentError::Listen(error) => {
@@ -47,9 +62,15 @@ pub(crate) fn key_agent(config_file: &Path) -> Result<(), Failure> {
 pub(crate) fn link_agent(config_file: &Path) -> Result<(), Failure> {
     use memory_link_agent::Error;
 
-    let (config, _) = begin("link-agent", isolation::link_agent, config_file)?;
-    block_on(until_stopped("link-agent", async {
-        memory_link_agent::run(config)
+    let begun = begin(
+        "link-agent",
+        isolation::link_agent,
+        &[Part::LinkAgent],
+        config_file,
+    )?;
+    let changes = begun.reloader.changes();
+    begun.block_on(until_stopped("link-agent", async {
+        memory_link_agent::run(changes)
             .await
             .map_err(|error| match error {
                 Error::Listen(error) => Failure::channel("cannot listen for the spawner", error),
@@ -63,9 +84,15 @@ pub(crate) fn link_agent(config_file: &Path) -> Result<(), Failure> {
 pub(crate) fn directory_broker(config_file: &Path) -> Result<(), Failure> {
     use memory_directory_broker::Error;
 
-    let (config, _) = begin("directory-broker", isolation::directory_broker, config_file)?;
-    block_on(until_stopped("directory-broker", async {
-        memory_directory_broker::run(config)
+    let begun = begin(
+        "directory-broker",
+        isolation::directory_broker,
+        &[Part::DirectoryBroker],
+        config_file,
+    )?;
+    let changes = begun.reloader.changes();
+    begun.block_on(until_stopped("directory-broker", async {
+        memory_directory_broker::run(changes)
             .await
             .map_err(|error| match error {
                 Error::Listen(error) => Failure::channel("cannot listen for the spawner", error),
@@ -79,33 +106,85 @@ pub(crate) fn directory_broker(config_file: &Path) -> Result<(), Failure> {
 /// Runs a worker. It reads no file and writes no log: its channel is all it has.
 pub(crate) fn worker() -> Result<(), Failure> {
     isolation::worker().map_err(cannot_isolate)?;
-    block_on(async {
+    let input = rustix::fs::fstat(io::stdin())
+        .map(|status| rustix::fs::FileType::from_raw_mode(status.st_mode));
+    if input != Ok(rustix::fs::FileType::Socket) {
+        return Err(Failure::new(
+            Exit::Usage,
+            "a worker is started by the spawner: its standard input is no channel to one",
+        ));
+    }
+    let runtime = runtime()?;
+    // Its configuration came with its start. Who signals every process of this name to reload must not end connections.
+    let _unheard = hangups(&runtime)?;
+    let result = block_on(&runtime, async {
         memory_worker::run()
             .await
             .map_err(|error| agent_failure(Exit::Failure, error))
-    })
+    });
+    runtime.shutdown_background();
+    result
 }
 
 /// Runs every role, supervised.
 pub(crate) fn run(config_file: &Path) -> Result<(), Failure> {
-    let (config, _) = begin("run", isolation::run, config_file)?;
-    block_on(run::run(config_file, &config))
+    let Begun {
+        runtime, reloader, ..
+    } = begin("run", isolation::run, &Part::ALL, config_file)?;
+    let result = block_on(&runtime, run::run(config_file, reloader));
+    runtime.shutdown_background();
+    result
 }
 
-/// What every role with a configuration begins with. Returns also whether a supervisor watches over this process.
+/// What every role with a configuration begins with.
+struct Begun {
+    runtime: Runtime,
+    reloader: Reloader,
+    /// A supervisor watches over this process.
+    supervised: bool,
+}
+
+impl Begun {
+    /// Runs a role on one thread, following SIGHUP beside it.
+    fn block_on(self, role: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+        let Self {
+            runtime, reloader, ..
+        } = self;
+        let result = block_on(&runtime, async {
+            tokio::select! {
+                ended = role => ended,
+                () = reloader.follow() => Ok(()),
+            }
+        });
+        // Waits for no task that blocks, such as a name being resolved.
+        runtime.shutdown_background();
+        result
+    }
+}
+
 fn begin(
     role: &'static str,
     isolate: fn() -> Result<(), SandboxError>,
+    parts: &[Part],
     config_file: &Path,
-) -> Result<(RouterConfig, bool), Failure> {
+) -> Result<Begun, Failure> {
     isolate().map_err(cannot_isolate)?;
     let supervised = supervised::follow_supervisor()?;
+    let runtime = runtime()?;
+    let hangups = hangups(&runtime)?;
     // Before logging starts: faults of the configuration are for a person to read, a line each.
-    let config = RouterConfig::load(config_file)
-        .map_err(|errors| Failure::because(Exit::Configuration, "invalid configuration", errors))?;
+    let (config, notes) = check::at_start(config_file, parts)?;
     logging::start(role)?;
+    // `run` looks at everything so that nothing is started in vain; each role tells its own.
+    if let [_] = parts {
+        notes.log();
+    }
     isolation::raise_descriptor_limit();
-    Ok((config, supervised))
+    Ok(Begun {
+        runtime,
+        reloader: Reloader::new(role, config_file, hangups, config),
+        supervised,
+    })
 }
 
 fn cannot_isolate(error: SandboxError) -> Failure {
@@ -132,14 +211,24 @@ async fn until_stopped(
     }
 }
 
-/// Runs a role on one thread, with a set for its local tasks.
-fn block_on<F: Future<Output = Result<(), Failure>>>(role: F) -> Result<(), Failure> {
-    let runtime: Runtime = Builder::new_current_thread()
+/// A runtime of one thread.
+fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::io("cannot start the runtime", error))?;
-    let result = LocalSet::new().block_on(&runtime, role);
-    // Waits for no task that blocks, such as a name being resolved.
-    runtime.shutdown_background();
-    result
+        .map_err(|error| Failure::io("cannot start the runtime", error))
+}
+
+/// Catches SIGHUP from here on.
+fn hangups(runtime: &Runtime) -> Result<Hangups, Failure> {
+    let _inside = runtime.enter();
+    Hangups::new()
+}
+
+/// Runs a role on one thread, with a set for its local tasks.
+fn block_on(
+    runtime: &Runtime,
+    role: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    LocalSet::new().block_on(runtime, role)
 }

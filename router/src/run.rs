@@ -5,15 +5,15 @@
 //! seen to by each child itself ([`crate::supervised`]). The listener tells over its standard output, a pipe, whether it
 //! accepts: see [`crate::listener::Announcer`].
 
-use std::fs::{DirBuilder, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use memory_config::RouterConfig;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdout, Command};
@@ -23,6 +23,7 @@ use tokio::task::{JoinHandle, spawn_local};
 use crate::backoff::Backoff;
 use crate::exit::{Exit, Failure};
 use crate::listener::Announcement;
+use crate::reload::Reloader;
 use crate::signals::StopSignals;
 use crate::supervised;
 
@@ -51,7 +52,9 @@ const STOP_ORDER: [&[&str]; 3] = [
 /// # Errors
 /// The status of a role that ended with one that no restart mends ([`Exit::is_final`]); [`Exit::TryAgain`] when another
 /// `run` uses the same `ipc_dir`; [`Exit::Failure`] when a role did not end by itself and was killed.
-pub(crate) async fn run(config_file: &Path, config: &RouterConfig) -> Result<(), Failure> {
+pub(crate) async fn run(config_file: &Path, mut reloader: Reloader) -> Result<(), Failure> {
+    let changes = reloader.changes();
+    let config = Arc::clone(&changes.borrow());
     let mut signals = StopSignals::new()?;
     let _lock = claim(&config.ipc_dir)?;
 
@@ -67,9 +70,14 @@ pub(crate) async fn run(config_file: &Path, config: &RouterConfig) -> Result<(),
     }
     groups.reverse();
 
-    let ended = watch_over(&mut inbox, &mut signals).await;
+    let roles: Vec<_> = groups.iter().flat_map(|group: &Group| &group.0).collect();
+    let ended = tokio::select! {
+        ended = watch_over(&mut inbox, &mut signals) => ended,
+        never = forward_reloads(&mut reloader, &roles) => match never {},
+    };
     tracing::info!(reason = "stop", "stopping");
-    let grace = config.timeouts.pre_drain + config.timeouts.drain + STOP_GRACE;
+    let timeouts = changes.borrow().timeouts.clone();
+    let grace = timeouts.pre_drain + timeouts.drain + STOP_GRACE;
     let killed = stop(groups, grace, &mut signals, &mut inbox).await;
     ended?;
     match killed {
@@ -78,6 +86,20 @@ pub(crate) async fn run(config_file: &Path, config: &RouterConfig) -> Result<(),
             Exit::Failure,
             format!("{killed} roles had to be killed"),
         )),
+    }
+}
+
+/// Has every role read the configuration again when this process is asked to. One that is invalid is refused here, once for
+/// all of them.
+async fn forward_reloads(reloader: &mut Reloader, roles: &[&Role]) -> std::convert::Infallible {
+    loop {
+        if !reloader.next().await {
+            continue;
+        }
+        for role in roles {
+            role.reload
+                .send_modify(|times| *times = times.wrapping_add(1));
+        }
     }
 }
 
@@ -202,20 +224,25 @@ impl Group {
 /// A role as its supervisor sees it: where its orders go, and the task that keeps it.
 struct Role {
     order: watch::Sender<Order>,
+    /// How often it was to read the configuration again.
+    reload: watch::Sender<u64>,
     task: JoinHandle<Ended>,
 }
 
 impl Role {
     fn start(name: &'static str, config_file: &Path, notes: mpsc::Sender<Note>) -> Self {
         let (order, orders) = watch::channel(Order::Run);
+        let (reload, reloads) = watch::channel(0);
         let keeper = Keeper {
             role: name,
             config_file: config_file.to_owned(),
             notes,
             orders,
+            reloads,
         };
         Self {
             order,
+            reload,
             task: spawn_local(keeper.keep()),
         }
     }
@@ -243,6 +270,7 @@ struct Keeper {
     config_file: PathBuf,
     notes: mpsc::Sender<Note>,
     orders: watch::Receiver<Order>,
+    reloads: watch::Receiver<u64>,
 }
 
 impl Keeper {
@@ -252,9 +280,12 @@ impl Keeper {
             let started = Instant::now();
             match self.spawn() {
                 Ok(mut child) => {
-                    let status = tokio::select! {
-                        status = child.wait() => status,
-                        () = stop_ordered(&mut self.orders) => return self.end(child).await,
+                    let status = loop {
+                        tokio::select! {
+                            status = child.wait() => break status,
+                            () = stop_ordered(&mut self.orders) => return self.end(child).await,
+                            Ok(()) = self.reloads.changed() => reload(&child),
+                        }
                     };
                     if let Some(ended) = self.died(status).await {
                         return ended;
@@ -371,14 +402,36 @@ async fn stop_ordered(orders: &mut watch::Receiver<Order>) {
 
 /// Asks a child to end.
 fn terminate(child: &Child) {
+    send(child, Signal::TERM);
+}
+
+/// Asks a child to read the configuration again. One that does not catch the signal yet would die of it, and has no need of
+/// it: it reads the configuration later than it begins to catch.
+fn reload(child: &Child) {
+    if child.id().is_some_and(catches_hangup) {
+        send(child, Signal::HUP);
+    }
+}
+
+fn send(child: &Child, signal: Signal) {
     let pid = child
         .id()
         .and_then(|pid| i32::try_from(pid).ok())
         .and_then(Pid::from_raw);
     if let Some(pid) = pid {
         // It has not been reaped yet, so that the number is still its own; at worst it has ended already.
-        let _ = kill_process(pid, Signal::TERM);
+        let _ = kill_process(pid, signal);
     }
+}
+
+/// Whether a process has a handler for SIGHUP, which is bit 0 of the mask that the kernel shows.
+fn catches_hangup(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Passes on what the listener announces on its standard output.

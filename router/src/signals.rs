@@ -1,14 +1,21 @@
 //! The signals that ask a process to stop.
 
+use std::time::{Duration, Instant};
+
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::exit::Failure;
+
+/// A signal that comes sooner than this after the first is the same request: `timeout`, terminals and service managers signal
+/// a process and its group both.
+const SAME_REQUEST: Duration = Duration::from_millis(500);
 
 /// SIGTERM and SIGINT. From its making on, neither ends the process by itself.
 #[derive(Debug)]
 pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    requests: Requests,
 }
 
 impl StopSignals {
@@ -18,14 +25,55 @@ impl StopSignals {
         Ok(Self {
             terminate: handle(SignalKind::terminate())?,
             interrupt: handle(SignalKind::interrupt())?,
+            requests: Requests::default(),
         })
     }
 
-    /// Waits for the next of them. Cancel-safe.
+    /// Waits for the next request to stop. Cancel-safe.
     pub(crate) async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => {}
+                _ = self.interrupt.recv() => {}
+            }
+            if self.requests.is_new(Instant::now()) {
+                return;
+            }
         }
+    }
+}
+
+/// Which signals are requests of their own.
+#[derive(Debug, Default)]
+struct Requests {
+    first: Option<Instant>,
+}
+
+impl Requests {
+    /// Whether a signal at `now` asks for something that no signal has asked for before.
+    fn is_new(&mut self, now: Instant) -> bool {
+        match self.first {
+            None => {
+                self.first = Some(now);
+                true
+            }
+            Some(first) => now.saturating_duration_since(first) >= SAME_REQUEST,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_soon_after_the_first_is_the_same_request() {
+        let start = Instant::now();
+        let mut requests = Requests::default();
+        assert!(requests.is_new(start));
+        assert!(!requests.is_new(start));
+        assert!(!requests.is_new(start + SAME_REQUEST - Duration::from_millis(1)));
+        assert!(requests.is_new(start + SAME_REQUEST));
+        assert!(requests.is_new(start + SAME_REQUEST));
     }
 }

@@ -25,6 +25,7 @@ fn help_and_version_succeed() {
     assert_eq!(status(&help), 0);
     for command in [
         "run",
+        "check",
         "listener",
         "spawner",
         "worker",
@@ -33,6 +34,7 @@ fn help_and_version_succeed() {
         "directory-broker",
         "keygen",
         "did",
+        "revoke",
     ] {
         assert!(
             text(&help.stdout).contains(&format!("\n  {command} ")),
@@ -108,19 +110,49 @@ fn a_bad_configuration_is_status_78_and_every_fault_is_named() {
 fn a_bad_log_level_is_status_78() {
     let folder = tempfile::tempdir().unwrap();
     let config = minimal_config(folder.path());
-    let output = Command::new(EXECUTABLE)
-        .args(["listener", "--config", &config])
-        .env("MEMORY_ROUTER_LOG", "memory_router=loud=very")
-        .output()
-        .unwrap();
-    assert_eq!(status(&output), 78);
-    assert!(text(&output.stderr).contains("MEMORY_ROUTER_LOG"));
+    for level in ["loud", "info,loud", "memory_router=loud=very"] {
+        let output = Command::new(EXECUTABLE)
+            .args(["listener", "--config", &config])
+            .env("MEMORY_ROUTER_LOG", level)
+            .output()
+            .unwrap();
+        assert_eq!(status(&output), 78);
+        let told = text(&output.stderr);
+        for part in ["MEMORY_ROUTER_LOG", "warn, info, debug"] {
+            assert!(told.contains(part), "{level}: {told}");
+        }
+    }
 }
 
 #[test]
 fn a_worker_started_by_hand_fails() {
     let output = router(&["worker"]);
-    assert_eq!(status(&output), 1);
+    assert_eq!(status(&output), 2);
+    let told = text(&output.stderr);
+    assert!(told.contains("started by the spawner"), "{told}");
+}
+
+#[test]
+fn keygen_says_that_the_seed_is_there_when_it_cannot_tell_its_did() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("seed");
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let output = Command::new(EXECUTABLE)
+        .args(["keygen", "--out", path.to_str().unwrap()])
+        .stdout(full)
+        .stderr(std::process::Stdio::piped())
+        .output()
+        .unwrap();
+    assert_eq!(status(&output), 75);
+    let told = text(&output.stderr);
+    assert!(
+        told.contains("seed is made") && told.contains("did --seed"),
+        "{told}"
+    );
+    assert!(path.exists());
 }
 
 #[test]

@@ -3,63 +3,16 @@
 
 mod support;
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use memory_ipc::WorkerOutcome;
 use memory_ipc::packets::{ListenerToSpawner, SpawnerToListener};
-use memory_ipc::{Channel, WorkerOutcome};
-use memory_wire::ids::ConnectionId;
 use rustix::process::{Pid, Resource, Rlimit, Signal, prlimit};
-use support::{Fixture, PATIENCE, Process, end_of_file, receive};
+use support::listening::{SOCKET, admitted_client, client, dropped, ends, serving, taken, tell};
+use support::{Fixture, PATIENCE, end_of_file, receive};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-
-const SOCKET: &str = "spawner.sock";
-
-/// A listener that the spawner has told to accept.
-async fn serving(fixture: &Fixture) -> (Process, Channel) {
-    let socket = fixture.stand_in(SOCKET);
-    let mut listener = fixture.start("listener");
-    listener.reason("listening").await;
-    let spawner = timeout(PATIENCE, socket.accept()).await.unwrap().unwrap();
-    tell(&spawner, SpawnerToListener::Ready { accepting: true }).await;
-    listener.reason("ready").await;
-    (listener, spawner)
-}
-
-async fn tell(spawner: &Channel, packet: SpawnerToListener) {
-    spawner.send_packet(&packet, &[]).await.unwrap();
-}
-
-/// The next connection handed over.
-async fn taken(spawner: &Channel) -> (ConnectionId, std::net::SocketAddr, OwnedFd) {
-    let (packet, descriptors) = receive(spawner).await;
-    let ListenerToSpawner::NewConnection {
-        connection,
-        peer,
-        accepted_unix_ms,
-    } = packet
-    else {
-        panic!("drain instead of a connection");
-    };
-    assert_eq!(accepted_unix_ms, connection.unix_millis());
-    let [socket] = <[_; 1]>::try_from(descriptors).unwrap();
-    (connection, peer, socket)
-}
-
-async fn client(fixture: &Fixture) -> TcpStream {
-    timeout(PATIENCE, TcpStream::connect(fixture.public))
-        .await
-        .unwrap()
-        .unwrap()
-}
-
-/// Waits until the connection is closed from the other side.
-async fn dropped(mut client: TcpStream) {
-    let read = timeout(PATIENCE, client.read(&mut [0; 1])).await.unwrap();
-    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
-}
 
 #[tokio::test]
 async fn hands_over_the_accepted_socket_and_keeps_no_copy() {
@@ -145,27 +98,6 @@ async fn caps_hold_exactly_and_are_freed_by_authentication_end_and_refusal() {
     .await;
     clients.push(admitted_client(&fixture, &spawner, &mut connections).await);
     dropped(client(&fixture).await).await;
-}
-
-/// Connects until admitted: what was told to the listener takes effect some time after it was sent.
-async fn admitted_client(
-    fixture: &Fixture,
-    spawner: &Channel,
-    connections: &mut Vec<ConnectionId>,
-) -> TcpStream {
-    let attempts = async {
-        loop {
-            let mut client = client(fixture).await;
-            tokio::select! {
-                (connection, ..) = taken(spawner) => {
-                    connections.push(connection);
-                    return client;
-                }
-                _ = client.read_u8() => {}
-            }
-        }
-    };
-    timeout(PATIENCE, attempts).await.unwrap()
 }
 
 #[tokio::test]
@@ -271,8 +203,44 @@ async fn an_address_in_use_is_status_75() {
 }
 
 #[tokio::test]
-async fn proxy_headers_are_refused_instead_of_ignored() {
-    let fixture = Fixture::new("proxy_protocol = \"v2\"\nproxy_trusted = [\"127.0.0.1/32\"]\n");
-    let mut listener = fixture.start("listener");
-    assert_eq!(listener.ended().await.code(), Some(78));
+async fn a_source_whose_connections_end_badly_is_dropped_until_it_has_waited() {
+    // Past the threshold with its second error, and it waits for no more than the maximum.
+    let settings = "threshold = \"15s\"\nprotocol_error = \"10s\"\nmaximum = \"15s\"\n";
+    let fixture = Fixture::new(&format!("[penalties]\n{settings}"));
+    let (mut listener, spawner) = serving(&fixture).await;
+    // What the router refuses for now costs nothing, however often.
+    let refused = [WorkerOutcome::Overload; 10];
+    let misbehaving = [
+        WorkerOutcome::ProtocolError,
+        WorkerOutcome::Clean,
+        WorkerOutcome::ProtocolError,
+    ];
+    for outcome in refused.into_iter().chain(misbehaving) {
+        ends(&fixture, &mut listener, &spawner, outcome).await;
+    }
+    dropped(client(&fixture).await).await;
+    let line = listener.reason("penalized").await;
+    assert_eq!(line["setting"], "penalties.threshold");
+    assert_eq!(line["role"], "listener");
+
+    // A reload keeps the sum.
+    fixture.configure("[penalties]\nthreshold = \"20s\"\n");
+    listener.signal(Signal::HUP);
+    listener.reason("reloaded").await;
+    dropped(client(&fixture).await).await;
+    // Exempt, it is served at once.
+    fixture.configure("[penalties]\nexempt = [\"127.0.0.0/8\"]\n");
+    listener.signal(Signal::HUP);
+    listener.reason("reloaded").await;
+    let mut connections = Vec::new();
+    admitted_client(&fixture, &spawner, &mut connections).await;
+}
+
+#[tokio::test]
+async fn penalties_can_be_switched_off() {
+    let fixture = Fixture::new("[penalties]\nenabled = false\n");
+    let (mut listener, spawner) = serving(&fixture).await;
+    for _ in 0..3 {
+        ends(&fixture, &mut listener, &spawner, WorkerOutcome::Crash).await;
+    }
 }

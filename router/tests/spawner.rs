@@ -14,7 +14,7 @@ use memory_ipc::packets::{
 use memory_ipc::{Channel, NamedListener, WorkerOutcome, memfd};
 use memory_wire::Reason;
 use memory_wire::ids::ConnectionId;
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use support::{Fixture, PATIENCE, Process, end_of_file, receive, signal_process};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::{TcpListener, TcpStream};
@@ -42,6 +42,8 @@ struct Served {
     client: TcpStream,
     /// Process ID of its worker.
     worker: u32,
+    /// Whose chain it shows.
+    announcement: u32,
     key: Channel,
     link: Channel,
     link_to_broker: Channel,
@@ -62,7 +64,7 @@ impl Bench {
         let listener = fixture.connect("spawner.sock").await;
         assert!(!ready(&listener).await);
         let certificate = fixture.certificate.clone();
-        announce(&key_agent, &certificate).await;
+        announce(&key_agent, 1, &certificate).await;
         link_agent
             .send_packet(&LinkAgentToSpawner::Ready { accepting: true }, &[])
             .await
@@ -113,13 +115,15 @@ impl Bench {
         let (connection, client) = self.connect().await;
         let channel = |descriptor| Channel::from_fd(descriptor).unwrap();
 
-        let (SpawnerToKeyAgent::Register { connection: named }, descriptors) =
-            receive(&self.key_agent).await;
+        let (packet, descriptors) = receive(&self.key_agent).await;
+        let SpawnerToKeyAgent::Register {
+            connection: named,
+            announcement,
+        } = packet;
         assert_eq!(named, connection);
         let [key] = <[_; 1]>::try_from(descriptors).unwrap().map(channel);
-        let (SpawnerToLinkAgent::Register { connection: named }, descriptors) =
-            receive(&self.link_agent).await;
-        assert_eq!(named, connection);
+        let (packet, descriptors) = receive::<SpawnerToLinkAgent>(&self.link_agent).await;
+        assert_eq!(packet, SpawnerToLinkAgent::Register { connection });
         let [link, link_to_broker] = <[_; 2]>::try_from(descriptors).unwrap().map(channel);
         let (SpawnerToBroker::Register { connection: named }, descriptors) =
             receive(&self.broker).await;
@@ -134,6 +138,7 @@ impl Bench {
             connection,
             client,
             worker,
+            announcement,
             key,
             link,
             link_to_broker,
@@ -172,10 +177,11 @@ async fn accept(socket: &NamedListener) -> Channel {
     timeout(PATIENCE, socket.accept()).await.unwrap().unwrap()
 }
 
-async fn announce(key_agent: &Channel, certificate: &[u8]) {
+async fn announce(key_agent: &Channel, announcement: u32, certificate: &[u8]) {
     let length = u32::try_from(certificate.len()).unwrap().to_be_bytes();
     let chain = memfd::sealed("chain", &[&length[..], certificate].concat()).unwrap();
     let packet = KeyAgentToSpawner::KeyAnnounce {
+        announcement,
         schemes: vec![SCHEME],
     };
     key_agent
@@ -356,6 +362,25 @@ async fn loss_of_broker_or_key_agent_pauses_accepting_and_ends_nobody() {
     assert!(!ready(&bench.listener).await);
     bench.broker = accept(broker_socket).await;
     assert!(ready(&bench.listener).await);
+    // The one that is served gets fresh channels to the new broker, between link agent and broker too.
+    let connection = served.connection;
+    let (packet, descriptors) = receive::<SpawnerToLinkAgent>(&bench.link_agent).await;
+    assert_eq!(packet, SpawnerToLinkAgent::Broker { connection });
+    let [to_broker] = <[_; 1]>::try_from(descriptors).unwrap();
+    let (packet, descriptors) = receive::<SpawnerToBroker>(&bench.broker).await;
+    assert_eq!(packet, SpawnerToBroker::Register { connection });
+    let [to_worker, to_link] = <[_; 2]>::try_from(descriptors)
+        .unwrap()
+        .map(|descriptor| Channel::from_fd(descriptor).unwrap());
+    to_link.send(b"test", &[]).await.unwrap();
+    let mut packet = Vec::new();
+    let to_broker = Channel::from_fd(to_broker).unwrap();
+    timeout(PATIENCE, to_broker.recv(&mut packet))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(packet, b"test");
+    bench.spawner.reason("broker-rewired").await;
 
     let (spare, _) = Channel::pair().unwrap();
     drop(std::mem::replace(
@@ -364,22 +389,24 @@ async fn loss_of_broker_or_key_agent_pauses_accepting_and_ends_nobody() {
     ));
     assert!(!ready(&bench.listener).await);
     bench.key_agent = accept(key_socket).await;
-    announce(&bench.key_agent, &bench.certificate).await;
+    announce(&bench.key_agent, 1, &bench.certificate).await;
     assert!(ready(&bench.listener).await);
 
     let _next = bench.serve().await;
     drop(served.client);
     assert_eq!(bench.ended().await.0, served.connection);
+    // The worker had the other end, and took it along.
+    end_of_file(&to_worker).await;
 }
 
 #[tokio::test]
 async fn a_new_certificate_reaches_the_next_worker() {
     let mut bench = Bench::new("").await;
     let other = Fixture::new("");
-    announce(&bench.key_agent, &other.certificate).await;
+    announce(&bench.key_agent, 2, &other.certificate).await;
     let line = bench.spawner.reason("settings").await;
     assert!(line["retired"].as_u64().is_some());
-    bench.serve().await;
+    assert_eq!(bench.serve().await.announcement, 2);
 }
 
 #[tokio::test]
@@ -415,4 +442,125 @@ async fn workers_end_with_their_spawner() {
     bench.spawner.signal(Signal::KILL);
     client_dropped(served.client).await;
     end_of_file(&served.key).await;
+}
+
+impl Bench {
+    /// Gives the spawner another soft limit.
+    fn limit(&self, resource: Resource, current: Option<u64>) {
+        let pid = Pid::from_raw(i32::try_from(self.spawner.child.id().unwrap()).unwrap());
+        let maximum = getrlimit(resource).maximum;
+        prlimit(pid, resource, Rlimit { current, maximum }).unwrap();
+    }
+
+    /// Processor time that the spawner has taken, in ticks of mostly 10 ms.
+    fn ticks(&self) -> u64 {
+        let path = format!("/proc/{}/stat", self.spawner.child.id().unwrap());
+        let stat = std::fs::read_to_string(path).unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        let fields = fields.split(' ').skip(11).take(2);
+        fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+    }
+}
+
+#[tokio::test]
+async fn without_descriptors_a_connection_is_refused_and_the_listener_stays_connected() {
+    let mut bench = Bench::new("[isolation]\nworker_pool = 1\n").await;
+    let before = getrlimit(Resource::Nofile).current;
+    bench.limit(Resource::Nofile, Some(3));
+    let (connection, client) = bench.connect().await;
+    assert_eq!(
+        bench.refused().await,
+        (connection, Some(Reason::DescriptorLimit))
+    );
+    client_dropped(client).await;
+    let line = bench.spawner.reason("descriptor-limit").await;
+    assert!(line["setting"].as_str().unwrap().contains("LimitNOFILE"));
+
+    bench.limit(Resource::Nofile, before);
+    bench.serve().await;
+}
+
+/// A user whose processes are not counted with anybody else's.
+const NOBODY_ELSE: u32 = 54_321;
+
+/// The limit of processes does not hold for root, so this test runs itself again as another user then.
+#[tokio::test]
+async fn without_processes_connections_wait_and_are_refused_and_service_comes_back() {
+    if rustix::process::geteuid().is_root() {
+        let myself = std::env::current_exe().unwrap();
+        let mut again = tokio::process::Command::new(myself);
+        again
+            .args(["--exact", "--nocapture"])
+            .arg("without_processes_connections_wait_and_are_refused_and_service_comes_back")
+            .env("TMPDIR", "/tmp")
+            .current_dir("/")
+            .uid(NOBODY_ELSE)
+            .gid(NOBODY_ELSE);
+        let status = match again.status().await {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::PermissionDenied
+                    && std::env::var_os("CI").is_none() =>
+            {
+                eprintln!("not tested: another user cannot run the executable of this test");
+                return;
+            }
+            status => status.unwrap(),
+        };
+        assert!(status.success());
+        return;
+    }
+    let mut bench =
+        Bench::new("[isolation]\nworker_pool = 1\n[timeouts]\nhandshake = \"2s\"\n").await;
+    let _served = bench.serve().await;
+    let before = getrlimit(Resource::Nproc).current;
+    bench.limit(Resource::Nproc, Some(1));
+    // The idle workers are taken, and no other can be started.
+    let (mut clients, mut waiting) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let (connection, client) = bench.connect().await;
+        clients.push(client);
+        waiting.push(connection);
+    }
+    let line = bench.spawner.reason("process-limit").await;
+    assert!(line["setting"].as_str().unwrap().contains("TasksMax"));
+    let ticks = bench.ticks();
+    // Those that have a worker run out of time too.
+    let (refused, reason) = loop {
+        match receive(&bench.listener).await.0 {
+            SpawnerToListener::Refused { connection, reason } => break (connection, reason),
+            SpawnerToListener::Ended { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(Reason::from_code(reason), Some(Reason::Capacity));
+    assert!(waiting.contains(&refused));
+    assert!(bench.ticks() - ticks < 50, "it spins");
+    bench.spawner.reason("capacity").await;
+    let lines = bench.spawner.log().iter();
+    let lines = lines.filter(|line| support::json_of(line)["reason"] == "process-limit");
+    assert_eq!(lines.count(), 1);
+
+    bench.limit(Resource::Nproc, before);
+    drop(clients);
+    loop {
+        let (connection, _client) = bench.connect().await;
+        // Those before may have been given to workers meanwhile, and end now.
+        let refused = loop {
+            tokio::select! {
+                packet = receive::<SpawnerToListener>(&bench.listener) => match packet.0 {
+                    SpawnerToListener::Refused { connection: refused, .. } if refused == connection => break true,
+                    _ => {}
+                },
+                packet = receive::<SpawnerToKeyAgent>(&bench.key_agent) => {
+                    let SpawnerToKeyAgent::Register { connection: registered, .. } = packet.0;
+                    if registered == connection {
+                        break false;
+                    }
+                }
+            }
+        };
+        if !refused {
+            return;
+        }
+    }
 }

@@ -15,15 +15,19 @@
 
 mod descriptors;
 mod error;
+mod features;
 mod heap;
 mod memory;
 mod process;
 
 pub use descriptors::close_inherited;
 pub use error::SandboxError;
+pub use features::{has_seccomp_filter, landlock_abi};
 pub use heap::release_free_memory;
 pub use memory::{Memory, memory_of};
-pub use process::{die_with_parent, protect_secrets, restrict, set_oom_score_adj};
+pub use process::{
+    die_with_parent, protect_secrets, restrict, set_oom_score_adj, set_process_name,
+};
 
 use std::os::fd::BorrowedFd;
 

@@ -1,5 +1,6 @@
 //! Restrictions on the process as a whole.
 
+use std::ffi::CStr;
 use std::fs;
 
 use rustix::fs::Mode;
@@ -7,7 +8,7 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, Signal, getppid, set_dumpable_behavior,
     set_parent_process_death_signal, setrlimit, umask,
 };
-use rustix::thread::set_no_new_privs;
+use rustix::thread::{set_name, set_no_new_privs};
 
 use crate::SandboxError;
 
@@ -63,4 +64,11 @@ pub fn die_with_parent(parent: Option<u32>) -> Result<(), SandboxError> {
 pub fn set_oom_score_adj(value: i16) -> Result<(), SandboxError> {
     fs::write("/proc/self/oom_score_adj", value.to_string())
         .map_err(|source| SandboxError::OomScore { value, source })
+}
+
+/// Names this process for `ps` and `top`, in at most 15 bytes; a process that was started through `/proc/self/exe` would
+/// go by `exe`. To be called from the first thread. A name is a convenience: that it cannot be set is not told.
+pub fn set_process_name(name: &CStr) {
+    // It fails for a name in memory that cannot be read, which this is not.
+    let _ = set_name(name);
 }

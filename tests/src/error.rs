@@ -31,10 +31,12 @@ impl GateError {
         }
     }
 
-    /// The same, with what the router logged meanwhile.
+    /// The same, with what the router logged meanwhile, unless that is there already.
     #[must_use]
     pub fn with_log(mut self, lines: impl Display) -> Self {
-        self.log = format!("; the router logged {lines}");
+        if self.log.is_empty() {
+            self.log = format!("; the router logged {lines}");
+        }
         self
     }
 

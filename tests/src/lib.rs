@@ -15,10 +15,13 @@ pub mod gates;
 pub mod log;
 pub mod proc;
 pub mod processes;
+pub mod proxy;
 pub mod raw;
 pub mod report;
+pub mod rogue;
 pub mod run;
 pub mod stage;
+pub mod tally;
 
 pub use error::{Context, GateError};
 pub use run::run;

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser;
 use memory_exercise::processes::ToolshedCommand;
@@ -31,6 +32,15 @@ struct Cli {
     /// The memory-toolshed executable [default: beside this one]
     #[arg(long, value_name = "PATH")]
     toolshed: Option<PathBuf>,
+    /// How long a toolshed stalls under many clients, seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 15)]
+    stall: u64,
+    /// How many random schedules are played
+    #[arg(long, value_name = "N", default_value_t = memory_exercise::stage::SCHEDULES)]
+    schedules: u32,
+    /// Play one schedule again: the seed that a failure named
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Only this gate: its name, or the number in front of it
     #[arg(long, value_name = "GATE")]
     only: Option<String>,
@@ -71,6 +81,9 @@ fn exercise(cli: &Cli) -> Result<bool, String> {
             .clone()
             .unwrap_or_else(|| beside("memory-router")),
         toolshed,
+        stall: Duration::from_secs(cli.stall),
+        schedules: cli.schedules,
+        seed: cli.seed,
     };
     // One thread: the kernel ties the router's life to the thread that started it.
     let runtime = Builder::new_current_thread()

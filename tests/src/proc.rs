@@ -65,6 +65,19 @@ fn parent(pid: u32) -> Option<u32> {
     (state != "Z" && state != "X").then_some(parent)
 }
 
+/// Processor time that a process has spent, hundredths of a second.
+///
+/// # Errors
+/// When the process is gone.
+pub fn cpu_ticks(pid: u32) -> Result<u64, GateError> {
+    let step = || format!("reading the times of process {pid}");
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).during(step())?;
+    let (_, rest) = stat.rsplit_once(')').during(step())?;
+    // utime and stime, fields 14 and 15 of the whole line.
+    let times = rest.split_ascii_whitespace().skip(11).take(2);
+    times.map(|time| time.parse::<u64>().during(step())).sum()
+}
+
 /// Whether a process lives.
 pub fn lives(pid: u32) -> bool {
     parent(pid).is_some()
@@ -126,6 +139,55 @@ pub fn accepted_socket(server: SocketAddr, client: SocketAddr) -> Result<Option<
     Ok(row.map(|row| row.inode))
 }
 
+/// Bytes that one end of a TCP connection over IPv4 has received and nobody has read yet.
+///
+/// # Errors
+/// When the kernel's table cannot be read, or has no such socket.
+pub fn unread(local: SocketAddr, remote: SocketAddr) -> Result<u64, GateError> {
+    let table = fs::read_to_string("/proc/net/tcp").during("reading /proc/net/tcp")?;
+    let row = tcp_rows(&table)
+        .find(|row| (row.local_port, row.remote_port) == (local.port(), remote.port()));
+    row.map(|row| row.unread).during("a socket's queue")
+}
+
+/// Bytes that a server on this host has received over IPv4, on all its connections together, and not read yet.
+///
+/// # Errors
+/// When the kernel's table cannot be read.
+pub fn unread_by_server(port: u16) -> Result<u64, GateError> {
+    let table = fs::read_to_string("/proc/net/tcp").during("reading /proc/net/tcp")?;
+    let rows = tcp_rows(&table).filter(|row| row.local_port == port && row.state != TCP_LISTEN);
+    Ok(rows.map(|row| row.unread).sum())
+}
+
+/// Bytes that a process has received from a server on this host over IPv4, on all its connections to it, and not read yet.
+///
+/// # Errors
+/// When the kernel's table cannot be read, or the process is gone.
+pub fn unread_by_client(pid: u32, port: u16) -> Result<u64, GateError> {
+    let held: BTreeSet<u64> = descriptors(pid)?
+        .iter()
+        .filter_map(Descriptor::socket)
+        .collect();
+    let table = fs::read_to_string("/proc/net/tcp").during("reading /proc/net/tcp")?;
+    let rows = tcp_rows(&table).filter(|row| row.remote_port == port && held.contains(&row.inode));
+    Ok(rows.map(|row| row.unread).sum())
+}
+
+/// The inodes of the sockets that a server on this host has accepted over IPv4 and not closed.
+///
+/// # Errors
+/// When the kernel's table cannot be read.
+pub fn accepted_sockets(port: u16) -> Result<BTreeSet<u64>, GateError> {
+    let table = fs::read_to_string("/proc/net/tcp").during("reading /proc/net/tcp")?;
+    let rows = tcp_rows(&table).filter(|row| row.local_port == port && row.state != TCP_LISTEN);
+    // Those without an inode wait to be accepted, or have been closed.
+    Ok(rows
+        .map(|row| row.inode)
+        .filter(|inode| *inode != 0)
+        .collect())
+}
+
 /// The inodes of every TCP socket of this host.
 ///
 /// # Errors
@@ -182,6 +244,7 @@ struct TcpRow {
     local_port: u16,
     remote_port: u16,
     state: u8,
+    unread: u64,
     inode: u64,
 }
 
@@ -193,7 +256,9 @@ fn tcp_rows(table: &str) -> impl Iterator<Item = TcpRow> {
             let (_, port) = words.get(place)?.rsplit_once(':')?;
             u16::from_str_radix(port, 16).ok()
         };
+        let (_, unread) = words.get(4)?.split_once(':')?;
         Some(TcpRow {
+            unread: u64::from_str_radix(unread, 16).ok()?,
             local_port: port(1)?,
             remote_port: port(2)?,
             state: u8::from_str_radix(words.get(3)?, 16).ok()?,
@@ -221,6 +286,33 @@ pub fn private_kib(pid: u32) -> Result<u64, GateError> {
         .during(step())
 }
 
+/// Private memory of a process in the mapping of its own executable, KiB: relocated tables, mostly.
+///
+/// # Errors
+/// When the process is gone or may not be looked into.
+pub fn image_kib(pid: u32) -> Result<u64, GateError> {
+    let step = || format!("reading the mappings of process {pid}");
+    let image = fs::read_link(format!("/proc/{pid}/exe")).during(step())?;
+    let table = fs::read_to_string(format!("/proc/{pid}/smaps")).during(step())?;
+    let mut total = 0;
+    let mut is_image = false;
+    for line in table.lines() {
+        let mut words = line.split_ascii_whitespace();
+        match words.next().unwrap_or_default() {
+            "Private_Clean:" | "Private_Dirty:" if is_image => {
+                let number = words.next().and_then(|number| number.parse::<u64>().ok());
+                total += number.during(step())?;
+            }
+            // START-END permissions offset device inode path
+            word if !word.ends_with(':') => {
+                is_image = words.nth(4).is_some_and(|path| image.as_os_str() == path);
+            }
+            _ => {}
+        }
+    }
+    Ok(total)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,7 +332,8 @@ mod tests {
         assert!(own.contains(&inode.unwrap()), "{own:?}");
         let listening = listening_sockets().unwrap();
         assert_eq!(own.iter().filter(|own| listening.contains(own)).count(), 1);
-        assert!(private_kib(std::process::id()).unwrap() > 0);
+        let all = private_kib(std::process::id()).unwrap();
+        assert!((1..all).contains(&image_kib(std::process::id()).unwrap()));
         assert!(lives(std::process::id()));
     }
 }

@@ -169,6 +169,16 @@ impl Router {
     pub async fn stop(&mut self) -> Result<ExitStatus, GateError> {
         terminate(&mut self.child, "the router").await
     }
+
+    /// Waits until it has ended by itself.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub async fn ended(&mut self) -> Result<ExitStatus, GateError> {
+        soon("the end of the router", self.child.wait())
+            .await?
+            .during("the end of the router")
+    }
 }
 
 /// How toolsheds are started.
@@ -201,53 +211,97 @@ impl ToolshedCommand {
     }
 }
 
-/// A running toolshed.
+/// A toolshed: its place in the stage, and the process while it runs.
 #[derive(Debug)]
 pub struct Toolshed {
-    child: Child,
-    input: ChildStdin,
+    command: ToolshedCommand,
+    fixture: PathBuf,
+    running: Option<Running>,
     output: Arc<Log>,
     errors: Arc<Log>,
 }
 
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    input: ChildStdin,
+}
+
 impl Toolshed {
+    /// One that does not run yet.
+    pub fn absent(command: &ToolshedCommand, fixture: &Path) -> Self {
+        Self {
+            command: command.clone(),
+            fixture: fixture.to_owned(),
+            running: None,
+            output: Arc::default(),
+            errors: Arc::default(),
+        }
+    }
+
     /// Starts a toolshed and waits until it serves routers.
     ///
     /// # Errors
     /// When it does not, with what it wrote.
     pub async fn start(command: &ToolshedCommand, fixture: &Path) -> Result<Self, GateError> {
-        let mut child = command
-            .with(fixture)
+        let mut toolshed = Self::absent(command, fixture);
+        toolshed.launch().await?;
+        Ok(toolshed)
+    }
+
+    /// Starts the process, in place of the one before, and waits until it serves routers.
+    ///
+    /// # Errors
+    /// When it does not, with what it wrote.
+    pub async fn launch(&mut self) -> Result<(), GateError> {
+        let (printed, complained) = (self.output.mark(), self.errors.mark());
+        let mut child = self
+            .command
+            .with(&self.fixture)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .during("starting a toolshed")?;
-        let output = Arc::new(Log::default());
         if let Some(stdout) = child.stdout.take() {
-            let output = Arc::clone(&output);
+            let output = Arc::clone(&self.output);
             tokio::spawn(async move { output.collect(stdout).await });
         }
-        let errors = Arc::new(Log::default());
         if let Some(stderr) = child.stderr.take() {
-            let errors = Arc::clone(&errors);
+            let errors = Arc::clone(&self.errors);
             tokio::spawn(async move { errors.collect(stderr).await });
         }
         let input = child.stdin.take().during("a toolshed's input")?;
-        let toolshed = Self {
-            child,
-            input,
-            output,
-            errors,
-        };
+        self.running = Some(Running { child, input });
         let ready = |line: &Value| line.get("ready") == Some(&Value::Bool(true));
-        toolshed
-            .output
-            .wait_for("a toolshed's \"ready\":true", 0, START_DEADLINE, ready)
+        self.output
+            .wait_for(
+                "a toolshed's \"ready\":true",
+                printed,
+                START_DEADLINE,
+                ready,
+            )
             .await
-            .map_err(|error| error.within(format!("toolshed: {}", toolshed.errors.tail(0))))?;
-        Ok(toolshed)
+            .map(drop)
+            .map_err(|error| error.within(format!("toolshed: {}", self.errors.tail(complained))))
+    }
+
+    /// The file it was given.
+    pub fn fixture(&self) -> &Path {
+        &self.fixture
+    }
+
+    /// The port it listens on.
+    ///
+    /// # Errors
+    /// When its file does not say.
+    pub fn port(&self) -> Result<u16, GateError> {
+        let text = std::fs::read(&self.fixture).during("a toolshed's file")?;
+        let fixture: Value = serde_json::from_slice(&text).during("a toolshed's file")?;
+        let port = fixture.get("port").and_then(Value::as_u64);
+        port.and_then(|port| u16::try_from(port).ok())
+            .during("a toolshed's port")
     }
 
     /// What it wrote to its standard error.
@@ -255,9 +309,17 @@ impl Toolshed {
         &self.errors
     }
 
-    /// Its process ID.
+    /// Its process ID, while it runs.
     pub fn pid(&self) -> Option<u32> {
-        self.child.id()
+        self.running.as_ref()?.child.id()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn signal(&self, signal: Signal) -> Result<(), GateError> {
+        send_signal(self.pid().during("a running toolshed")?, signal)
     }
 
     /// Sends a command (`{"revoke":DID}`, `{"fence":true}`) and waits until it is acknowledged.
@@ -267,9 +329,10 @@ impl Toolshed {
     pub async fn command(&mut self, command: &Value) -> Result<(), GateError> {
         let mark = self.output.mark();
         let line = format!("{command}\n");
+        let running = self.running.as_mut().during("a running toolshed")?;
         soon(
             "a toolshed's command",
-            self.input.write_all(line.as_bytes()),
+            running.input.write_all(line.as_bytes()),
         )
         .await?
         .during("a toolshed's command")?;
@@ -284,9 +347,38 @@ impl Toolshed {
     ///
     /// # Errors
     /// When it does not end.
-    pub async fn stop(&mut self) -> Result<ExitStatus, GateError> {
-        terminate(&mut self.child, "a toolshed").await
+    pub async fn stop(&mut self) -> Result<(), GateError> {
+        match self.running.take() {
+            Some(mut running) => terminate(&mut running.child, "a toolshed").await.map(drop),
+            None => Ok(()),
+        }
     }
+
+    /// Ends it at once, as a crash would.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub async fn kill(&mut self) -> Result<(), GateError> {
+        match self.running.take() {
+            Some(mut running) => soon("the end of a toolshed", running.child.kill())
+                .await?
+                .during("the end of a toolshed"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Sends a signal to a process that this one, or the router it started, has started.
+///
+/// # Errors
+/// When there is no such process.
+pub fn send_signal(pid: u32, signal: Signal) -> Result<(), GateError> {
+    let step = || format!("a signal to process {pid}");
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(Pid::from_raw)
+        .during(step())?;
+    kill_process(pid, signal).during(step())
 }
 
 async fn terminate(child: &mut Child, name: &str) -> Result<ExitStatus, GateError> {

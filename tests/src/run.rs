@@ -12,6 +12,9 @@ use crate::{GateError, Programs, Stage};
 /// How long one gate may take.
 const GATE_DEADLINE: Duration = Duration::from_secs(180);
 
+/// What each random schedule adds to that.
+const SCHEDULE_DEADLINE: Duration = Duration::from_secs(3);
+
 /// Runs every gate that `only` means (all without it) on one stage, and tells each outcome as it comes.
 ///
 /// # Errors
@@ -22,18 +25,19 @@ pub async fn run(
     mut tell: impl FnMut(&Outcome),
 ) -> Result<Vec<Outcome>, GateError> {
     let meant = |gate: &&Gate| only.is_none_or(|words| gate.is_meant(words));
+    let deadline = GATE_DEADLINE + SCHEDULE_DEADLINE * programs.schedules;
     let stage = Stage::set(programs, StageOptions::default()).await?;
     let mut outcomes = Vec::new();
     for gate in ALL.iter().filter(meant) {
         let mark = stage.router.log().mark();
         let began = Instant::now();
-        let result = timeout(GATE_DEADLINE, (gate.run)(&stage))
+        let result = timeout(deadline, (gate.run)(&stage))
             .await
             .unwrap_or_else(|_| {
                 let found = "it still runs";
                 Err(GateError::new(
                     "the gate",
-                    format!("an end within {GATE_DEADLINE:?}"),
+                    format!("an end within {deadline:?}"),
                     found,
                 ))
             })

@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use memory_client::{Connection, Did, Endpoint, Identity, Options};
 use rcgen::{
@@ -32,6 +34,9 @@ pub const FIXTURE_DOCUMENT: &str = "of:fixture-data";
 /// Seed of a space that the directory does not place and nobody owns.
 pub const UNKNOWN_SPACE: u8 = 99;
 
+/// Random schedules that are played where nobody says how many.
+pub const SCHEDULES: u32 = 40;
+
 /// Ports of the stage: below what the kernel gives to outgoing connections, so that none takes one meanwhile.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
@@ -42,6 +47,12 @@ pub struct Programs {
     pub router: PathBuf,
     /// How a toolshed is started.
     pub toolshed: ToolshedCommand,
+    /// How long the gate that stalls a toolshed under many clients does so.
+    pub stall: Duration,
+    /// How many random schedules are played.
+    pub schedules: u32,
+    /// The one schedule to play again instead.
+    pub seed: Option<u64>,
 }
 
 /// What a stage may have different.
@@ -53,6 +64,18 @@ pub struct StageOptions {
     pub limits: String,
     /// Lines appended to its `[timeouts]`.
     pub timeouts: String,
+    /// Which toolsheds run when the router starts, in the directory's order.
+    pub seats: [Seat; 2],
+}
+
+/// How a toolshed's place is taken at first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Seat {
+    /// It runs.
+    #[default]
+    Taken,
+    /// It does not run.
+    Empty,
 }
 
 /// A space with its place and its owner.
@@ -172,8 +195,12 @@ impl Stage {
         write(&config, router_toml(&public, &options).as_bytes())?;
 
         let mut toolsheds = Vec::new();
-        for fixture in &fixtures {
-            toolsheds.push(Toolshed::start(&programs.toolshed, fixture).await?);
+        for (fixture, seat) in fixtures.iter().zip(options.seats) {
+            let mut toolshed = Toolshed::absent(&programs.toolshed, fixture);
+            if seat == Seat::Taken {
+                toolshed.launch().await?;
+            }
+            toolsheds.push(toolshed);
         }
         let toolsheds = <[Toolshed; 2]>::try_from(toolsheds)
             .map_err(|_| GateError::new("toolsheds", "two", "another number"))?;
@@ -212,13 +239,35 @@ impl Stage {
     /// # Errors
     /// When it is refused.
     pub async fn connect(&self, options: Options) -> Result<Connection, GateError> {
-        let public = &self.public;
-        let trusted = vec![public.certificate.clone()];
-        let endpoint = Endpoint::new(public.host.clone(), public.address, trusted)
-            .during("the client's endpoint")?;
+        let endpoint = self.endpoint_at(self.public.address)?;
         Connection::connect(&endpoint, options)
             .await
             .during("connecting")
+    }
+
+    /// The router, as clients find it at an address: its own, or that of a proxy in front of it.
+    ///
+    /// # Errors
+    /// Never for an address and a certificate of this stage.
+    pub fn endpoint_at(&self, address: SocketAddr) -> Result<Endpoint, GateError> {
+        let trusted = vec![self.public.certificate.clone()];
+        Endpoint::new(self.public.host.clone(), address, trusted).during("the client's endpoint")
+    }
+
+    /// The directory file.
+    pub fn directory_file(&self) -> PathBuf {
+        self.folder().join("directory.json")
+    }
+
+    /// Starts the router again, after it has ended.
+    ///
+    /// # Errors
+    /// When it does not serve.
+    pub async fn start_router_again(&mut self) -> Result<(), GateError> {
+        let config = self.folder().join("router.toml");
+        let address = self.public.address;
+        self.router = Router::start(&self.programs.router, &config, address).await?;
+        Ok(())
     }
 
     /// Stops the router, then the toolsheds, and demands that each ends well.
@@ -341,8 +390,11 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), GateError> {
 /// Ports that are free now, each another.
 fn free_ports<const N: usize>() -> Result<[u16; N], GateError> {
     let count = u32::from(PORTS.end - PORTS.start);
-    // Stages of several processes start at different places.
-    let start = std::process::id().wrapping_mul(97) % count;
+    // Stages of several processes start at different places, and so do those of this one: a port may be free for now only
+    // because the toolshed that it belongs to does not run.
+    static BEFORE: AtomicU32 = AtomicU32::new(0);
+    let before = BEFORE.fetch_add(N as u32, Ordering::Relaxed);
+    let start = std::process::id().wrapping_mul(97).wrapping_add(before) % count;
     let mut held = Vec::new();
     for step in 0..count {
         let offset = u16::try_from((start + step) % count).unwrap_or_default();

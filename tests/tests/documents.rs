@@ -72,6 +72,48 @@ fn operations_lists_every_reason_as_it_is() {
 }
 
 #[test]
+fn operations_lists_every_detail_of_a_broken_rule() {
+    let text = read(&root().join("docs/operations.md"));
+    let section = section(&text, "rules-that-the-worker-checks");
+    let (of_clients, of_toolsheds) = section.split_once("detail of `upstream-protocol`").unwrap();
+    for (call, table) in [
+        ("End::client(\"", of_clients),
+        ("End::violation(\"", of_toolsheds),
+    ] {
+        let used = details(&root().join("worker/src"), call);
+        assert!(used.len() > 10, "{used:?}");
+        let listed: BTreeSet<String> = rows(table)
+            .filter_map(|row| {
+                Some(
+                    row.first()?
+                        .strip_prefix('`')?
+                        .strip_suffix('`')?
+                        .to_owned(),
+                )
+            })
+            .collect();
+        assert_eq!(used, listed, "{call}");
+    }
+}
+
+/// The literals that `call` is given in the files of a folder, tests left out.
+fn details(folder: &Path, call: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap_or_default();
+        if path.is_dir() && name != "testing" {
+            found.extend(details(&path, call));
+        } else if path.is_file() && name != "tests.rs" {
+            let source = read(&path);
+            let calls = source.split(call).skip(1);
+            found.extend(calls.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+        }
+    }
+    found
+}
+
+#[test]
 fn operations_lists_every_setting_with_its_default() {
     let text = read(&root().join("docs/operations.md"));
     let mut faults = Vec::new();

@@ -7,10 +7,11 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use memory_exercise::processes::ToolshedCommand;
 use memory_exercise::report::Outcome;
-use memory_exercise::{Programs, gates, report};
+use memory_exercise::{Programs, gates, report, stage};
 use tokio::runtime::Builder;
 
 #[test]
@@ -55,6 +56,9 @@ fn build() -> Programs {
     Programs {
         router: program(output, "memory-router"),
         toolshed: ToolshedCommand::Reference(program(output, "memory-toolshed")),
+        stall: Duration::from_secs(15),
+        schedules: stage::SCHEDULES,
+        seed: None,
     }
 }
 

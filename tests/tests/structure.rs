@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// What each crate may use of the others. A role crate never uses another.
-const ALLOWED: [(&str, &[&str]); 13] = [
+const ALLOWED: [(&str, &[&str]); 15] = [
+    ("memory-budget", &[]),
+    ("memory-log", &[]),
     ("memory-wire", &[]),
     ("memory-sandbox", &[]),
     ("memory-config", &["memory-wire"]),
@@ -23,16 +25,27 @@ const ALLOWED: [(&str, &[&str]); 13] = [
     ("memory-link-agent", ROLE),
     ("memory-directory-broker", ROLE),
     ("memory-client", PEER),
-    ("memory-toolshed", PEER),
+    (
+        "memory-toolshed",
+        &[
+            "memory-budget",
+            "memory-config",
+            "memory-log",
+            "memory-transport",
+            "memory-wire",
+        ],
+    ),
     (
         "memory-router",
         &[
+            "memory-budget",
             "memory-client",
             "memory-config",
             "memory-directory-broker",
             "memory-ipc",
             "memory-key-agent",
             "memory-link-agent",
+            "memory-log",
             "memory-sandbox",
             "memory-toolshed",
             "memory-transport",
@@ -53,6 +66,7 @@ const ALLOWED: [(&str, &[&str]); 13] = [
 ];
 
 const ROLE: &[&str] = &[
+    "memory-budget",
     "memory-config",
     "memory-ipc",
     "memory-sandbox",
@@ -60,7 +74,12 @@ const ROLE: &[&str] = &[
     "memory-wire",
 ];
 
-const PEER: &[&str] = &["memory-config", "memory-transport", "memory-wire"];
+const PEER: &[&str] = &[
+    "memory-budget",
+    "memory-config",
+    "memory-transport",
+    "memory-wire",
+];
 
 /// What the router may use only where a feature asks for it: the demo.
 const OPTIONAL_IN_ROUTER: [&str; 2] = ["memory-client", "memory-toolshed"];

@@ -1,4 +1,4 @@
-//! The toolshed under the exercise (`docs/exercise.md`): one JSON file in, a ready line out, commands on standard input.
+//! The toolshed under the exercise (`docs/operations.md`): one JSON file in, a ready line out, commands on standard input.
 
 use crate::host::{Host, HostError, HostOptions, Operator};
 use memory_config::{

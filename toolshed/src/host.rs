@@ -42,7 +42,7 @@ use audit::Audit;
 use closer::Closing;
 use ledger::Ledger;
 use memory_config::{Identity, PemError, ToolshedPolicy, load_certificates, load_private_key};
-use memory_transport::tls::{self, TlsError};
+use memory_transport::tls;
 use memory_wire::Did;
 use memory_wire::flags::FlagsError;
 use ownership::Ownership;
@@ -87,8 +87,15 @@ pub enum HostError {
     #[error("{0}")]
     Pem(#[from] PemError),
     /// Certificate and key do not fit.
-    #[error("{0}")]
-    Tls(#[from] TlsError),
+    #[error("{certificate} and {key}: {what}", certificate = certificate.display(), key = key.display())]
+    Tls {
+        /// The certificate chain.
+        certificate: PathBuf,
+        /// The private key.
+        key: PathBuf,
+        /// What is wrong with them.
+        what: String,
+    },
     /// The directory is not good.
     #[error("{0}")]
     Ownership(#[from] OwnershipError),
@@ -138,7 +145,17 @@ impl Host {
         audit: Audit,
     ) -> Result<Self, HostError> {
         let chain = load_certificates(&policy.certificate)?;
-        let config = tls::server_config_from_key(chain, load_private_key(&policy.key)?)?;
+        let config = tls::server_config_from_key(chain, load_private_key(&policy.key)?);
+        let config = config.map_err(|error| HostError::Tls {
+            certificate: policy.certificate.clone(),
+            key: policy.key.clone(),
+            what: match error.fault() {
+                Some(rustls::Error::InconsistentKeys(_)) => {
+                    "certificate and key do not belong together".to_owned()
+                }
+                _ => error.to_string(),
+            },
+        })?;
         let deployment = Some(policy.deployment.as_str());
         let ownership = Ownership::load(&policy.directory, deployment, &options.identity.did())?;
         let ledger = Ledger::open(&policy.epoch_ledger, shared::system_clock())?;
@@ -159,6 +176,14 @@ impl Host {
             limits: policy.limits.clone(),
         };
         let address = SocketAddr::V4(SocketAddrV4::new(policy.hostname, policy.port));
+        if let Some(listed) = ownership.address().filter(|listed| *listed != address) {
+            tracing::warn!(
+                reason = "address-differs",
+                listens = %address,
+                %listed,
+                "the directory lists another address for this toolshed than the policy's hostname and port"
+            );
+        }
         let listener = TcpListener::bind(address).await;
         let listener = listener.map_err(|source| HostError::Listen { address, source })?;
         let state = State::new(settings, ledger, ownership, memory, audit);
@@ -184,16 +209,17 @@ impl Host {
         }
     }
 
-    /// Writes the first commit of a space that has none; whether it did.
+    /// Writes the first commit of a space that has none; whether it did. A space that the directory places elsewhere is left
+    /// alone: its store may be on its way.
     ///
     /// # Errors
     /// [`MemoryError`].
     pub fn seed(&self, space: &Did, operations: &[Value]) -> Result<bool, MemoryError> {
-        self.shared
-            .state
-            .borrow_mut()
-            .memory
-            .seed(space, operations)
+        let mut state = self.shared.state.borrow_mut();
+        if !state.ownership.places_here(space) {
+            return Ok(false);
+        }
+        state.memory.seed(space, operations)
     }
 
     /// Serves until `stop` completes, then says good-bye to every peer.

@@ -12,18 +12,26 @@ mod serve;
 pub use host::{Host, HostError, HostOptions, Operator};
 pub use serve::serve;
 
-use std::io;
-use tracing_subscriber::EnvFilter;
+pub use memory_log::LevelError;
 
-/// Sends this process's log to standard error, one JSON object a line. Standard output stays free for the exercise.
-pub fn log_to_stderr() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+/// Which log lines are written: a level, or directives `target=level`.
+pub const LEVEL_VARIABLE: &str = "MEMORY_TOOLSHED_LOG";
+
+/// Sends this process's log to standard error, one JSON object a line. Standard output stays free for the exercise. Lines that
+/// cannot be written are dropped and counted.
+///
+/// # Errors
+/// When [`LEVEL_VARIABLE`] cannot be understood.
+pub fn log_to_stderr() -> Result<(), LevelError> {
+    let filter = memory_log::filter(LEVEL_VARIABLE)?;
     // A second call finds a log in place already, which is as good.
     let _ = tracing_subscriber::fmt()
         .json()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(memory_log::stderr)
+        .log_internal_errors(false)
         .try_init();
+    Ok(())
 }
 
 /// The one-threaded runtime of a toolshed.

@@ -3,18 +3,37 @@
 
 use clap::{Parser, Subcommand};
 use memory_config::{Identity, ToolshedPolicy};
-use memory_toolshed::host::HostOptions;
+use memory_toolshed::host::{HostError, HostOptions, LedgerError};
 use memory_toolshed::{fixture, serve};
 use std::error::Error;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Exit status of a configuration that cannot be used (`sysexits.h`, EX_CONFIG).
+const AFTER_HELP: &str = "\
+Exit statuses:
+   0  stopped as asked
+   2  wrong usage
+  75  a passing condition, such as an address, store or ledger in use; try again
+  77  permission denied
+  78  anything else: the policy, or a file it names
+
+Environment:
+  MEMORY_TOOLSHED_LOG  which log lines are written: off, error, warn, info, debug or trace, or directives
+                       such as \"info,memory_toolshed=debug\" [default: info]
+
+Log lines are JSON objects on standard error.";
+
+/// A passing condition (`sysexits.h`, EX_TEMPFAIL).
+const EXIT_TRY_AGAIN: u8 = 75;
+/// Permission denied (EX_NOPERM).
+const EXIT_PERMISSION: u8 = 77;
+/// A configuration that cannot be used (EX_CONFIG).
 const EXIT_CONFIG: u8 = 78;
 
 /// Reference toolshed: serves Memory to routers over their private links.
 #[derive(Debug, Parser)]
-#[command(name = "memory-toolshed", version)]
+#[command(name = "memory-toolshed", version, after_help = AFTER_HELP, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -44,8 +63,19 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    memory_toolshed::log_to_stderr();
-    let outcome = match Arguments::parse().command {
+    match run(Arguments::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // A closed standard error is no reason to end otherwise than so.
+            drop(writeln!(io::stderr(), "memory-toolshed: {error}"));
+            ExitCode::from(status(error.as_ref()))
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Box<dyn Error>> {
+    memory_toolshed::log_to_stderr()?;
+    match command {
         Command::Serve {
             policy,
             seed,
@@ -53,13 +83,32 @@ fn main() -> ExitCode {
             modern_cell_rep,
         } => run_policy(&policy, seed, store, modern_cell_rep),
         Command::Fixture { file } => fixture::run(&file).map_err(Into::into),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("memory-toolshed: {error}");
-            ExitCode::from(EXIT_CONFIG)
-        }
+    }
+}
+
+/// The exit status of a failure: by the first system error among its causes, as the router's.
+fn status(error: &(dyn Error + 'static)) -> u8 {
+    if matches!(
+        error.downcast_ref(),
+        Some(HostError::Ledger(LedgerError::Locked(_)))
+    ) {
+        return EXIT_TRY_AGAIN;
+    }
+    let mut cause = Some(error);
+    let mut system = None;
+    while let (Some(error), None) = (cause, system) {
+        system = error.downcast_ref().map(io::Error::kind);
+        cause = error.source();
+    }
+    match system {
+        Some(
+            io::ErrorKind::AddrInUse
+            | io::ErrorKind::WouldBlock
+            | io::ErrorKind::OutOfMemory
+            | io::ErrorKind::StorageFull,
+        ) => EXIT_TRY_AGAIN,
+        Some(io::ErrorKind::PermissionDenied) => EXIT_PERMISSION,
+        _ => EXIT_CONFIG,
     }
 }
 

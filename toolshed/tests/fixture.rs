@@ -3,8 +3,10 @@
 
 use memory_config::Identity;
 use serde_json::{Value, json};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
@@ -33,14 +35,21 @@ fn says_ready_obeys_and_ends_with_its_input() {
         "directory": "directory.json", "store": "store", "router": did(21), "space": did(31),
         "principals": [did(41)], "modernCellRep": false});
     std::fs::write(at("fixture.json"), fixture.to_string()).unwrap();
-    // Twice: the second run finds the store, the ledger and its revocation.
-    for round in 0..2 {
+    let (reader, pipe) = std::io::pipe().unwrap();
+    drop(reader);
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    // Twice: the second run finds the store, the ledger and its revocation. Neither can write its log: a full disk, and a
+    // pipe that nobody reads.
+    for (round, log) in [OwnedFd::from(full), OwnedFd::from(pipe)]
+        .iter()
+        .enumerate()
+    {
         let mut child = Command::new(env!("CARGO_BIN_EXE_memory-toolshed"))
             .arg("fixture")
             .arg(at("fixture.json"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log.try_clone().unwrap())
             .spawn()
             .unwrap();
         let mut input = child.stdin.take().unwrap();

@@ -1,9 +1,9 @@
-//! The two fields of an X.509 certificate that pinning needs and the TLS library does not show.
+//! The fields of an X.509 certificate that pinning and checks need and the TLS library does not show.
 //!
 //! Only certificates of the operator's own files come here, once, when a configuration is built; a peer's certificate is
 //! compared or verified, never parsed by this module. All the same every length is checked.
 
-/// What a pinned certificate says of itself.
+/// What a certificate says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CertificateFields {
     /// First valid Unix second. RFC 5280 section 4.1.2.5.
@@ -15,6 +15,17 @@ pub(crate) struct CertificateFields {
 }
 
 impl CertificateFields {
+    /// Issuer and subject, as they are encoded. RFC 5280 sections 4.1.2.4 and 4.1.2.6.
+    pub(crate) fn names(der: &[u8]) -> Option<(&[u8], &[u8])> {
+        let mut tbs = Der(Der(Der(der).take(SEQUENCE)?).take(SEQUENCE)?);
+        tbs.optional(CONTEXT_0)?; // version
+        tbs.take(INTEGER)?; // serial number
+        tbs.take(SEQUENCE)?; // signature algorithm
+        let issuer = tbs.take(SEQUENCE)?;
+        tbs.take(SEQUENCE)?; // validity
+        Some((issuer, tbs.take(SEQUENCE)?))
+    }
+
     /// Reads them from DER; `None` when it is not a version 3 (or extension-less) certificate.
     pub(crate) fn parse(der: &[u8]) -> Option<Self> {
         let mut outer = Der(der);

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod buffer;
+pub mod certificate;
 mod der;
 mod reader;
 mod tcp;

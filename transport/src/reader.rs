@@ -21,7 +21,7 @@ pub struct ReadLimits {
     /// Bytes of one data message, all its fragments together. A frame that would pass it is refused at its header, before
     /// anything is allocated for it. Driven by the peer; RFC 6455 allows 2^63.
     pub max_message: usize,
-    /// Whether a binary message must be one frame, as records are (protocol.md section 5).
+    /// Whether a binary message must be one frame, as records are (`docs/protocol.md` section 5).
     pub unfragmented_binary: bool,
 }
 
@@ -91,7 +91,7 @@ pub enum WsReadError {
 }
 
 impl WsReadError {
-    /// The close code that answers this error (protocol.md section 4.6); `None` when there is nobody left to tell.
+    /// The close code that answers this error (`docs/protocol.md` section 4.6); `None` when there is nobody left to tell.
     pub fn close_code(&self) -> Option<u16> {
         match self {
             Self::TooLarge { .. } => Some(close::MESSAGE_TOO_BIG),
@@ -136,6 +136,7 @@ pub struct WsReader<R> {
     control: [u8; CONTROL_ROOM],
     control_len: usize,
     received: u64,
+    keeps_memory: bool,
     ended: bool,
 }
 
@@ -165,6 +166,7 @@ impl<R: AsyncRead + Unpin> WsReader<R> {
             control: [0; CONTROL_ROOM],
             control_len: 0,
             received: 0,
+            keeps_memory: false,
             ended: false,
         }
     }
@@ -226,6 +228,26 @@ impl<R: AsyncRead + Unpin> WsReader<R> {
     /// Bytes of memory held for received data.
     pub fn memory(&self) -> usize {
         self.inbox.capacity() + self.message.capacity() + self.delivered.capacity()
+    }
+
+    /// From now on, buffers are kept while nothing arrives, until [`shrink`](Self::shrink): for an owner that has its own clock
+    /// of quiet times, and does not want to grow them anew for every record of a stream.
+    pub fn keep_memory(&mut self) {
+        self.keeps_memory = true;
+    }
+
+    /// Gives back what a reader that waits does not need. What is in progress stays.
+    pub fn shrink(&mut self) {
+        self.release();
+    }
+
+    /// Reads and drops at most `most` bytes, below all framing, until the peer ends the stream: for the last moments of a
+    /// socket, which a reset must not cut short. Also after [`next`](Self::next) has failed; nothing can be read afterwards.
+    pub async fn discard(&mut self, most: u64) {
+        self.ended = true;
+        let mut rest = (&mut self.io).take(most);
+        // However it ends, nobody looks at these bytes.
+        let _ = tokio::io::copy(&mut rest, &mut tokio::io::sink()).await;
     }
 
     /// Other limits from the next frame header on.
@@ -438,7 +460,7 @@ impl<R: AsyncRead + Unpin> WsReader<R> {
         let mut room = [const { MaybeUninit::<u8>::uninit() }; STACK_READ];
         let mut arrived = ReadBuf::uninit(&mut room);
         let polled = Pin::new(&mut self.io).poll_read(cx, &mut arrived);
-        if polled.is_pending() {
+        if polled.is_pending() && !self.keeps_memory {
             self.release();
         }
         ready!(polled).map_err(WsReadError::Io)?;

@@ -21,7 +21,7 @@ pub struct KeepAlive {
 }
 
 impl Default for KeepAlive {
-    /// Probe after 60 s, every 15 s, four times; give up after 120 s (protocol.md section 6.1).
+    /// Probe after 60 s, every 15 s, four times; give up after 120 s (`docs/protocol.md` section 6.1).
     fn default() -> Self {
         Self {
             idle: Duration::from_secs(60),

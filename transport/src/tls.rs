@@ -46,7 +46,7 @@ pub enum TlsError {
     #[error("TLS configuration: {0}")]
     Configuration(#[source] rustls::Error),
     /// Peer's fault or the network's: the handshake did not complete.
-    #[error("TLS handshake: {0}")]
+    #[error("TLS handshake: {}", in_words(.0))]
     Handshake(#[source] io::Error),
     /// The deadline passed first.
     #[error("TLS handshake timed out")]
@@ -61,6 +61,45 @@ impl TlsError {
             Self::Handshake(error) => error.get_ref()?.downcast_ref(),
             _ => None,
         }
+    }
+
+    /// Why the server's certificate was not accepted, in plain words; `None` when something else failed.
+    pub fn distrust(&self) -> Option<&'static str> {
+        match self.fault()? {
+            rustls::Error::InvalidCertificate(fault) => Some(distrust(fault)),
+            _ => None,
+        }
+    }
+}
+
+fn distrust(fault: &CertificateError) -> &'static str {
+    match fault {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "the server's certificate has expired"
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "the server's certificate is not valid yet"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "the server's certificate is for another name"
+        }
+        CertificateError::BadEncoding => "the server's certificate is malformed",
+        // A self-signed one that is not pinned shows as the last.
+        CertificateError::UnknownIssuer
+        | CertificateError::BadSignature
+        | CertificateError::Other(_) => {
+            "the server's certificate is none of those trusted, and not issued by one of them"
+        }
+        _ => "the server's certificate is not acceptable",
+    }
+}
+
+/// What went wrong with a handshake, for people.
+fn in_words(error: &io::Error) -> String {
+    let fault = error.get_ref().and_then(|fault| fault.downcast_ref());
+    match fault {
+        Some(rustls::Error::InvalidCertificate(fault)) => distrust(fault).to_owned(),
+        _ => error.to_string(),
     }
 }
 
@@ -167,7 +206,7 @@ pub fn provider() -> Arc<CryptoProvider> {
 }
 
 /// Trusts a server that presents one of the pinned certificates, byte for byte, or one whose chain leads to a pinned
-/// authority (protocol.md section 6). Name and validity period are checked either way.
+/// authority (`docs/protocol.md` section 6). Name and validity period are checked either way.
 ///
 /// A pinned certificate without the `cA` bit is compared only: its key must not be able to vouch for another certificate.
 /// An expired pin is refused, so that forgetting a renewal shows at once and not only after the next key is stolen.

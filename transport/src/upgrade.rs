@@ -1,4 +1,4 @@
-//! The HTTP/1.1 upgrade of a stream to a WebSocket, both ends (protocol.md sections 4.1 and 6).
+//! The HTTP/1.1 upgrade of a stream to a WebSocket, both ends (`docs/protocol.md` sections 4.1 and 6).
 //!
 //! Exactly one request is read; bytes behind its head go to the WebSocket's reader untouched, and after a refusal nobody
 //! looks at them.

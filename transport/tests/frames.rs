@@ -535,3 +535,38 @@ fn any_message_survives_any_fragmentation_and_any_cut() {
         prop_assert!(matches!(error, WsReadError::EndOfStream));
     });
 }
+
+#[test]
+fn a_reader_that_keeps_its_memory_gives_it_back_when_told() {
+    let payload = vec![7; 32 * 1024];
+    let frame = raw(Role::Client, Opcode::Binary, true, &payload);
+    for keeps in [false, true] {
+        // Comes to its end, and not before the reader has waited.
+        let (mut far, near) = duplex(64 * 1024);
+        let mut reader = WsReader::new(near, Role::Server, LIMITS, b"");
+        if keeps {
+            reader.keep_memory();
+        }
+        let write = std::pin::pin!(tokio::io::AsyncWriteExt::write_all(&mut far, &frame));
+        assert!(poll_once(write).is_some());
+        let read = poll_once(reader.next());
+        assert!(matches!(read, Some(Ok(Incoming::Binary))));
+        assert!(poll_once(reader.next()).is_none());
+        assert_eq!(reader.memory() >= payload.len(), keeps);
+        reader.shrink();
+        assert!(reader.memory() < 1024);
+    }
+}
+
+#[test]
+fn what_broke_the_rules_can_be_read_away() {
+    let bad = raw(Role::Server, Opcode::Binary, true, b"not masked");
+    let pieces = Pieces::new(vec![bad, vec![0; 5000]]);
+    let mut reader = WsReader::new(pieces, Role::Server, LIMITS, b"");
+    let read = std::iter::repeat_with(|| poll_once(reader.next())).find_map(|read| read);
+    assert!(matches!(read, Some(Err(WsReadError::Frame(_)))));
+    // Only the end of the stream ends it.
+    while poll_once(reader.discard(1 << 20)).is_none() {}
+    let after = poll_once(reader.next());
+    assert!(matches!(after, Some(Err(WsReadError::Ended))));
+}

@@ -235,6 +235,8 @@ reasons! {
     ProofLimit = 69, "proof-limit", TRY_AGAIN_LATER, Close, Warn;
     /// A proof does not hold (toolshed).
     ProofDenied = 70, "proof-denied", POLICY_VIOLATION, Close, Warn;
+    /// The revocation list cannot be read: nobody is admitted who may stand in it.
+    RevocationUnreadable = 71, "revocation-unreadable", INTERNAL_ERROR, ForNow, Error;
 
     // Sessions and routing (section 4.5).
 
@@ -498,6 +500,7 @@ mod tests {
             Reason::PrincipalLimit,
             Reason::PrincipalHistoryLimit,
             Reason::PrincipalConnectionLimit,
+            Reason::RevocationUnreadable,
             Reason::UpstreamUnavailable,
             Reason::PrincipalRenewal,
             Reason::DirectoryUnreadable,

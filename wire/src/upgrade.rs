@@ -94,18 +94,33 @@ pub struct UpgradeRefusal {
     pub status: u16,
     /// The reason, also the `error` of the answer.
     pub reason: Reason,
+    /// Which rule was broken: a fixed word for the log, never a byte of the request.
+    pub rule: &'static str,
 }
 
 impl UpgradeRefusal {
-    const MALFORMED: Self = Self::new(400, Reason::UpgradeMalformed);
-    const ORIGIN: Self = Self::new(403, Reason::UpgradeOrigin);
-    const PATH: Self = Self::new(404, Reason::UpgradePath);
-    const METHOD: Self = Self::new(405, Reason::UpgradeMethod);
-    const HOST: Self = Self::new(421, Reason::UpgradeHost);
-    const VERSION: Self = Self::new(426, Reason::UpgradeVersion);
+    const PATH: Self = Self::new(404, Reason::UpgradePath, "path");
+    const METHOD: Self = Self::new(405, Reason::UpgradeMethod, "method");
+    const VERSION: Self = Self::new(426, Reason::UpgradeVersion, "websocket-version");
 
-    const fn new(status: u16, reason: Reason) -> Self {
-        Self { status, reason }
+    const fn malformed(rule: &'static str) -> Self {
+        Self::new(400, Reason::UpgradeMalformed, rule)
+    }
+
+    const fn origin(rule: &'static str) -> Self {
+        Self::new(403, Reason::UpgradeOrigin, rule)
+    }
+
+    const fn host(rule: &'static str) -> Self {
+        Self::new(421, Reason::UpgradeHost, rule)
+    }
+
+    const fn new(status: u16, reason: Reason, rule: &'static str) -> Self {
+        Self {
+            status,
+            reason,
+            rule,
+        }
     }
 }
 

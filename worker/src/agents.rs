@@ -13,7 +13,7 @@ use memory_ipc::{Channel, ChannelError};
 use memory_wire::did::Did;
 use memory_wire::ids::{Challenge, Ticket};
 use memory_wire::reason::Reason;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::end::End;
 
@@ -248,6 +248,10 @@ impl LinkAgent {
             };
             match packet {
                 LinkAgentToWorker::LinkLost { index } => link_lost(index),
+                LinkAgentToWorker::Revoked { .. } => {
+                    self.waiting.clear();
+                    return Err(End::new(Reason::PrincipalRevoked, "operator"));
+                }
                 answer => {
                     let number = number_of(&answer);
                     if !number.is_some_and(|number| self.waiting.answer(number, answer)) {
@@ -295,6 +299,8 @@ pub(crate) struct Broker {
     /// The unanswered commit or rollback; there is at most one pending data socket.
     settling: RefCell<Option<oneshot::Sender<()>>>,
     gone: Cell<bool>,
+    /// Woken when another broker takes its place.
+    retired: Notify,
 }
 
 impl std::fmt::Debug for Broker {
@@ -313,7 +319,25 @@ impl Broker {
             waiting: Waiting::new(),
             settling: RefCell::new(None),
             gone: Cell::new(false),
+            retired: Notify::new(),
         }
+    }
+
+    /// Whether it died, or another took its place: it answers nothing any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.get()
+    }
+
+    /// Another broker takes its place. Whoever waits for an answer of this one gets [`Refused::Gone`].
+    pub(crate) fn retire(&self) {
+        self.give_up();
+        self.retired.notify_one();
+    }
+
+    fn give_up(&self) {
+        self.gone.set(true);
+        self.waiting.clear();
+        self.settling.borrow_mut().take();
     }
 
     /// Asks where `space` lives, and for a data socket there if the connection has none.
@@ -366,11 +390,16 @@ impl Broker {
         done.await.map_err(|_| Refused::Gone)
     }
 
-    /// Receives answers. A broker that is gone leaves open sockets alone; later opens are refused for now.
+    /// Receives answers. A broker that is gone leaves open sockets alone; later opens are refused for now, until another
+    /// takes its place.
     pub(crate) async fn run(self: Rc<Self>) -> Result<(), End> {
         loop {
-            let (packet, mut descriptors) = match self.channel.recv_packet::<BrokerToWorker>().await
-            {
+            let received = tokio::select! {
+                biased;
+                () = self.retired.notified() => break,
+                received = self.channel.recv_packet::<BrokerToWorker>() => received,
+            };
+            let (packet, mut descriptors) = match received {
                 Ok(Some(received)) => received,
                 Ok(None) => break,
                 // Only the descriptor was lost: the socket it stood for cannot be used, and waiting for it would never end.
@@ -417,9 +446,7 @@ impl Broker {
                 return Err(End::new(Reason::Internal, "broker-answer"));
             }
         }
-        self.gone.set(true);
-        self.waiting.clear();
-        self.settling.borrow_mut().take();
+        self.give_up();
         Ok(())
     }
 }
@@ -438,7 +465,7 @@ fn number_of(packet: &LinkAgentToWorker) -> Option<u32> {
         | LinkAgentToWorker::Authenticated { sequence, .. }
         | LinkAgentToWorker::Ack { sequence }
         | LinkAgentToWorker::Bound { sequence, .. } => Some(*sequence),
-        LinkAgentToWorker::LinkLost { .. } => None,
+        LinkAgentToWorker::LinkLost { .. } | LinkAgentToWorker::Revoked { .. } => None,
     }
 }
 

@@ -12,7 +12,7 @@ fn text(message: &Value) -> String {
     format!("fvj1:{message}")
 }
 
-/// `hello.ok` (`protocol.md` 4.2).
+/// `hello.ok` (`docs/protocol.md` 4.2).
 pub(crate) fn hello_ok(
     settings: &WorkerSettings,
     connection: ConnectionId,

@@ -7,9 +7,10 @@ use std::rc::Rc;
 
 use memory_config::WorkerSettings;
 use memory_ipc::packets::{Detail, WorkerToSpawner};
+use memory_wire::credit::REQUEST_WINDOW;
 use memory_wire::did::Did;
 use memory_wire::flags::Flags;
-use memory_wire::reason::{Reason, Refusal};
+use memory_wire::reason::{Reason, Refusal, Severity};
 use tokio::sync::Notify;
 
 use crate::agents::{Broker, LinkAgent, Offer};
@@ -19,8 +20,18 @@ use crate::table::{Table, TableLimits};
 use crate::upstream::Upstream;
 use crate::{Spawner, answers};
 
-/// Severity of an event that the spawner logs for this worker.
-const LEVEL_WARN: u8 = 2;
+/// The level of an event, as the spawner knows it. How a connection ended, or what it was refused, is never left out.
+pub(crate) const fn level(reason: Reason) -> u8 {
+    match reason.severity() {
+        Severity::Error => 1,
+        Severity::Warn => 2,
+        Severity::Info | Severity::Debug => 3,
+    }
+}
+
+/// Bytes of opens that may be worked on, or held for a signature, at once. One of the largest fits twice; an ordinary one has
+/// a few hundred bytes.
+const MAX_OPENS_HELD: usize = 2 * REQUEST_WINDOW as usize;
 
 /// What was settled before the tasks of the connection start.
 pub(crate) struct Agreed {
@@ -29,6 +40,69 @@ pub(crate) struct Agreed {
     pub(crate) client_flags: Flags,
     pub(crate) offer: Offer,
     pub(crate) offer_flags: Flags,
+}
+
+/// A principal for whom opens are being worked on.
+#[derive(Debug, Default)]
+struct Renewal {
+    opens: u32,
+    /// How often it signed or was released meanwhile.
+    changes: u64,
+    /// Whether a challenge was pushed that it has not signed yet.
+    pushed: bool,
+}
+
+/// An open that is being worked on; over when dropped.
+pub(crate) struct HeldOpen {
+    shared: Rc<Shared>,
+    principal: Did,
+    bytes: usize,
+}
+
+impl HeldOpen {
+    fn renewal<T>(&self, read: impl FnOnce(&mut Renewal) -> T) -> T {
+        let mut renewals = self.shared.renewals.borrow_mut();
+        read(renewals.entry(self.principal).or_default())
+    }
+
+    /// Changes whenever the principal signs or is released.
+    pub(crate) fn changes(&self) -> u64 {
+        self.renewal(|renewal| renewal.changes)
+    }
+
+    /// Whether the caller should push a challenge to the principal.
+    pub(crate) fn claim_push(&self) -> bool {
+        self.renewal(|renewal| !std::mem::replace(&mut renewal.pushed, true))
+    }
+
+    /// The challenge was not pushed, or is too old by now.
+    pub(crate) fn release_push(&self) {
+        self.renewal(|renewal| renewal.pushed = false);
+    }
+}
+
+impl Drop for HeldOpen {
+    fn drop(&mut self) {
+        let shared = &self.shared;
+        let held = shared.opens_held.get().saturating_sub(self.bytes);
+        shared.opens_held.set(held);
+        let mut renewals = shared.renewals.borrow_mut();
+        if let Some(renewal) = renewals.get_mut(&self.principal) {
+            renewal.opens = renewal.opens.saturating_sub(1);
+            if renewal.opens == 0 {
+                renewals.remove(&self.principal);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for HeldOpen {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("HeldOpen")
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
 }
 
 /// State of one connection; everything runs on one thread.
@@ -42,7 +116,12 @@ pub(crate) struct Shared {
     pub(crate) table: RefCell<Table>,
     pub(crate) output: Rc<Output>,
     pub(crate) link: Rc<LinkAgent>,
-    pub(crate) broker: Rc<Broker>,
+    /// The newest.
+    broker: RefCell<Rc<Broker>>,
+    /// Who dialled the data socket that is being set up.
+    setup: RefCell<Option<Rc<Broker>>>,
+    /// No data socket is being set up any more.
+    set_up: Notify,
     /// A response was completed.
     pub(crate) answered: Notify,
     /// A principal signed.
@@ -50,12 +129,15 @@ pub(crate) struct Shared {
     /// Nothing was moved for a while: memory of bursts can go.
     pub(crate) quiet: Notify,
     moved: Cell<bool>,
+    /// Bytes read from the client so far.
+    pub(crate) bytes_in: Cell<u64>,
     pub(crate) spawner: Rc<Spawner>,
     upstreams: RefCell<BTreeMap<u16, Rc<Upstream>>>,
-    /// How often each principal signed here. Bounded by the link agent's `max_principal_history`.
-    signed: RefCell<HashMap<Did, u64>>,
-    /// Principals to which a challenge was pushed and not yet signed.
-    pushed: RefCell<HashMap<Did, ()>>,
+    has_authenticated: Cell<bool>,
+    /// Principals for whom an open is being worked on.
+    renewals: RefCell<HashMap<Did, Renewal>>,
+    /// Bytes of opens that are being worked on.
+    opens_held: Cell<usize>,
     draining: Cell<bool>,
     compression: bool,
     end: RefCell<Option<End>>,
@@ -96,15 +178,19 @@ impl Shared {
             table: RefCell::new(Table::new(limits)),
             output,
             link,
-            broker,
+            broker: RefCell::new(broker),
+            setup: RefCell::new(None),
+            set_up: Notify::new(),
             answered: Notify::new(),
             authenticated: Notify::new(),
             quiet: Notify::new(),
             moved: Cell::new(false),
+            bytes_in: Cell::new(0),
             spawner,
             upstreams: RefCell::new(BTreeMap::new()),
-            signed: RefCell::new(HashMap::new()),
-            pushed: RefCell::new(HashMap::new()),
+            has_authenticated: Cell::new(false),
+            renewals: RefCell::new(HashMap::new()),
+            opens_held: Cell::new(0),
             draining: Cell::new(false),
             compression,
             end: RefCell::new(None),
@@ -135,10 +221,15 @@ impl Shared {
         });
     }
 
-    /// Ends the connection. The first reason stands.
+    /// Ends the connection. The first reason stands, but for a lost toolshed: that an operator revoked a principal explains it.
     pub(crate) fn finish(&self, end: End) {
         let mut slot = self.end.borrow_mut();
-        if slot.is_none() {
+        let is_explained = end.reason == Reason::PrincipalRevoked;
+        let may_be_explained = |first: &End| first.reason == Reason::UpstreamLost;
+        if slot
+            .as_ref()
+            .is_none_or(|first| is_explained && may_be_explained(first))
+        {
             *slot = Some(end);
             self.ended.notify_one();
         }
@@ -154,14 +245,66 @@ impl Shared {
         }
     }
 
+    /// What explains a lost toolshed, if the link agent has told it already: it tells its worker first.
+    pub(crate) async fn explained(&self, end: End) -> End {
+        if end.reason == Reason::UpstreamLost {
+            // Once to see what has come, then for whoever takes it.
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+        }
+        match &*self.end.borrow() {
+            Some(other) if other.reason == Reason::PrincipalRevoked => other.clone(),
+            _ => end,
+        }
+    }
+
     /// No new opens from now on; the connection ends when everything in flight was answered.
     pub(crate) fn start_drain(&self) {
         self.draining.set(true);
         self.answered.notify_waiters();
+        // Opens that are held for a signature are not held any longer.
+        self.authenticated.notify_waiters();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.get()
+    }
+
+    // --- the broker ---
+
+    pub(crate) fn broker(&self) -> Rc<Broker> {
+        Rc::clone(&self.broker.borrow())
+    }
+
+    /// Another broker takes the place of the one before.
+    pub(crate) fn replace_broker(&self, broker: Rc<Broker>) {
+        self.broker.replace(broker).retire();
+    }
+
+    /// Notes that a data socket of this broker is being set up, until the guard is dropped. There is one at a time, as each
+    /// broker sees to, and [`Self::newest_broker`] across them.
+    pub(crate) fn begin_setup(&self, broker: Rc<Broker>) -> SetUp<'_> {
+        self.setup.replace(Some(broker));
+        SetUp(self)
+    }
+
+    /// The newest broker, once no data socket of an earlier one is being set up. That one may be bound without the new broker
+    /// knowing: whether it serves has to be known before the new one is asked, lest the same ticket is used twice, or a
+    /// toolshed found bound without a socket.
+    pub(crate) async fn newest_broker(&self) -> Rc<Broker> {
+        loop {
+            let set_up = self.set_up.notified();
+            let broker = self.broker();
+            let is_free = match &*self.setup.borrow() {
+                Some(dialler) => Rc::ptr_eq(dialler, &broker),
+                None => true,
+            };
+            if is_free {
+                return broker;
+            }
+            set_up.await;
+        }
     }
 
     // --- upstreams ---
@@ -182,34 +325,46 @@ impl Shared {
             upstream.mark_lost();
         }
         if self.table.borrow().depends_on(index) {
-            self.finish(End::upstream("link-lost"));
+            self.finish(End::upstream("link-lost").of_toolshed(index));
         }
     }
 
     // --- principals ---
 
-    pub(crate) fn principal_generation(&self, principal: &Did) -> u64 {
-        self.signed.borrow().get(principal).copied().unwrap_or(0)
-    }
-
     /// Whether any principal ever signed here.
     pub(crate) fn has_authenticated(&self) -> bool {
-        !self.signed.borrow().is_empty()
+        self.has_authenticated.get()
     }
 
     pub(crate) fn principal_signed(&self, principal: &Did) {
-        *self.signed.borrow_mut().entry(*principal).or_insert(0) += 1;
-        self.pushed.borrow_mut().remove(principal);
+        self.has_authenticated.set(true);
+        self.principal_changed(principal);
+    }
+
+    /// Opens that are held for this principal are to be tried again.
+    pub(crate) fn principal_changed(&self, principal: &Did) {
+        if let Some(renewal) = self.renewals.borrow_mut().get_mut(principal) {
+            renewal.changes += 1;
+            renewal.pushed = false;
+        }
         self.authenticated.notify_waiters();
     }
 
-    /// Whether the caller should push a challenge to this principal.
-    pub(crate) fn claim_push(&self, principal: &Did) -> bool {
-        self.pushed.borrow_mut().insert(*principal, ()).is_none()
-    }
-
-    pub(crate) fn release_push(&self, principal: &Did) {
-        self.pushed.borrow_mut().remove(principal);
+    /// Counts an open of `bytes` by `principal` as being worked on, for as long as the value returned lives. `None`: there
+    /// are too many bytes of them.
+    pub(crate) fn hold_open(self: &Rc<Self>, principal: Did, bytes: usize) -> Option<HeldOpen> {
+        let held = self.opens_held.get().saturating_add(bytes);
+        if held > MAX_OPENS_HELD {
+            return None;
+        }
+        self.opens_held.set(held);
+        let mut renewals = self.renewals.borrow_mut();
+        renewals.entry(principal).or_default().opens += 1;
+        Some(HeldOpen {
+            shared: Rc::clone(self),
+            principal,
+            bytes,
+        })
     }
 
     // --- answers and the log ---
@@ -244,10 +399,10 @@ impl Shared {
     /// Asks the spawner to log an event. Lost if the spawner's queue is full: a worker must not wait for its log.
     pub(crate) fn log(&self, reason: Reason, detail: &str) {
         let event = WorkerToSpawner::Event {
-            level: LEVEL_WARN,
+            level: level(reason),
             reason: reason.code(),
             detail: Detail::clipped(detail),
-            bytes_in: 0,
+            bytes_in: self.bytes_in.get(),
             bytes_out: self.output.bytes(),
         };
         let _ = self.spawner.channel.try_send_packet(&event, &[]);
@@ -263,5 +418,15 @@ impl Shared {
     /// Called by the clock: whether nothing moved since the last call.
     pub(crate) fn was_quiet(&self) -> bool {
         !self.moved.replace(false)
+    }
+}
+
+/// A data socket is being set up.
+pub(crate) struct SetUp<'a>(&'a Shared);
+
+impl Drop for SetUp<'_> {
+    fn drop(&mut self) {
+        self.0.setup.take();
+        self.0.set_up.notify_waiters();
     }
 }

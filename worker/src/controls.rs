@@ -8,6 +8,7 @@ use memory_wire::did::Did;
 use memory_wire::message::{Collection, Message};
 use memory_wire::reason::Reason;
 use memory_wire::records::{MAX_STATEMENT_LEN, Statement};
+use memory_wire::stream::Route;
 use serde_json::json;
 
 use crate::agents::Refused;
@@ -17,7 +18,7 @@ use crate::end::End;
 use crate::opener::Open;
 use crate::table::{MAX_HOLDINGS_PER_FRAME, WatchChange};
 
-/// How the client sends its messages (`protocol.md` 4.3).
+/// How the client sends its messages (`docs/protocol.md` 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// Whole envelopes.
@@ -26,6 +27,31 @@ pub(crate) enum Framing {
     Streamed,
     /// Everything in records, paid for with upload credit.
     Credited,
+}
+
+/// A control as it goes on to a toolshed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Body<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Whether `bytes` are an envelope.
+    pub(crate) binary: bool,
+    /// Length of the message itself.
+    pub(crate) expanded: usize,
+}
+
+impl<'a> Body<'a> {
+    pub(crate) fn text(bytes: &'a [u8]) -> Self {
+        Self {
+            bytes,
+            binary: false,
+            expanded: bytes.len(),
+        }
+    }
+
+    /// Whether no request credit can ever cover it, as it is sent or as the toolshed has to expand it.
+    pub(crate) fn is_too_large(&self) -> bool {
+        self.bytes.len().max(self.expanded) as u64 > u64::from(REQUEST_WINDOW)
+    }
 }
 
 /// Whether the router assembles and parses messages of this type.
@@ -70,7 +96,7 @@ pub(crate) fn select_transport(message: &Message) -> Result<Framing, End> {
 /// Serves a request of the router's own.
 pub(crate) async fn serve(
     shared: &Rc<Shared>,
-    framing: &Framing,
+    framing: Framing,
     message: &Message,
 ) -> Result<(), End> {
     let kind = message.kind.as_str();
@@ -98,7 +124,11 @@ pub(crate) async fn serve(
                 .and_then(|text| Did::parse(text).ok());
             let principal = principal.ok_or_else(|| End::client("release-principal"))?;
             match shared.link.release(principal).await {
-                Ok(()) => shared.answer(request_id, answers::ok(request_id, &json!({}))),
+                Ok(()) => {
+                    // Its held opens need not wait for a signature any more.
+                    shared.principal_changed(&principal);
+                    shared.answer(request_id, answers::ok(request_id, &json!({})));
+                }
                 Err(refused) => return refuse(shared, request_id, refused, "connection.release"),
             }
         }
@@ -160,8 +190,7 @@ async fn authenticate(shared: &Rc<Shared>, request_id: &str, message: &Message) 
 pub(crate) fn parse_open(
     shared: &Rc<Shared>,
     message: &Message,
-    body: &[u8],
-    binary: bool,
+    body: Body<'_>,
 ) -> Result<Option<Open>, End> {
     reject_smuggled(message)?;
     let Some(session) = &message.session else {
@@ -187,8 +216,15 @@ pub(crate) fn parse_open(
         refusal = Some(Reason::DedicatedSpace);
     } else if shared.is_draining() {
         refusal = Some(Reason::Drain);
-    } else if body.len() as u64 > u64::from(REQUEST_WINDOW) {
+    } else if body.is_too_large() {
         refusal = Some(Reason::RequestTooLarge);
+    }
+    let held = match refusal {
+        None => shared.hold_open(principal, body.bytes.len()),
+        Some(_) => None,
+    };
+    if held.is_none() && refusal.is_none() {
+        refusal = Some(Reason::RequestLimit);
     }
     if refusal.is_some() {
         shared.table.borrow_mut().begin_local(request_id)?;
@@ -199,13 +235,14 @@ pub(crate) fn parse_open(
         shared.refuse(request_id, reason, "session.open")?;
         return Ok(None);
     }
-    Ok(Some(Open {
-        message: message.clone(),
+    Ok(held.map(|held| Open {
+        route: Route::of(message).into_owned(),
         request_id: request_id.to_owned(),
         space,
         principal,
-        body: body.to_vec(),
-        binary,
+        body: body.bytes.to_vec(),
+        binary: body.binary,
+        held,
     }))
 }
 

@@ -1,5 +1,5 @@
 //! Setting up a data socket that the broker dialled: TLS, upgrade, `rdh1`, `rdb1`, `router.hello`, `router.ready`
-//! (`protocol.md` 6.3), then commit.
+//! (`docs/protocol.md` 6.3), then commit.
 //!
 //! The link agent's binding is the point of no return. Before it, a failure is rolled back and the open refused for now;
 //! from the moment it is asked for without a refusal coming back, the single-use ticket may be spent, so a failure ends
@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::agents::{DialledSocket, Refused};
+use crate::agents::{Broker, DialledSocket, Refused};
 use crate::connection::Shared;
 use crate::end::End;
 use crate::receive;
@@ -35,35 +35,45 @@ use crate::{UpstreamRead, UpstreamWrite};
 /// Why there is no data socket.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Nothing was spent; the broker took the socket back.
+    /// Nothing was spent; the broker took the socket back, or is gone.
     RolledBack,
     /// The ticket may be spent.
     End(End),
 }
 
 /// Sets up, commits and registers the socket, and starts forwarding what it sends.
+///
+/// A broker that is lost on the way costs the open before the binding is asked for, and nothing after: the link agent
+/// remembers the binding, and the next broker finds the socket by it.
 pub(crate) async fn establish(
     shared: &Rc<Shared>,
+    broker: Rc<Broker>,
     socket: DialledSocket,
 ) -> Result<Rc<Upstream>, Failure> {
     let DialledSocket { index, ticket, .. } = socket;
     let step = Step::default();
+    let _setup = shared.begin_setup(Rc::clone(&broker));
     let attempt = tokio::time::timeout(
         shared.settings.data_handshake(),
-        handshake(shared, socket, &step),
+        handshake(shared, &broker, socket, &step),
     )
     .await;
     let detail = match attempt {
         Ok(Ok((reader, writer))) => {
             let upstream = Rc::new(Upstream::new(index, writer));
             shared.register(Rc::clone(&upstream));
+            shared.spawn(Rc::clone(&upstream).pongs());
             shared.spawn(receive::run(
                 Rc::clone(shared),
                 Rc::clone(&upstream),
                 reader,
             ));
-            return match shared.broker.commit(index, ticket).await {
+            return match broker.commit(index, ticket).await {
                 Ok(()) => Ok(upstream),
+                Err(_) if broker.is_gone() => {
+                    shared.log(Reason::BrokerLost, "commit");
+                    Ok(upstream)
+                }
                 Err(_) => Err(Failure::End(End::upstream("broker-commit"))),
             };
         }
@@ -71,11 +81,16 @@ pub(crate) async fn establish(
         Err(_) => "data-handshake-timeout",
     };
     if step.may_be_bound() {
-        return Err(Failure::End(End::upstream(detail)));
+        return Err(Failure::End(End::upstream(detail).of_toolshed(index)));
     }
-    shared.log(Reason::UpstreamUnavailable, detail);
-    match shared.broker.roll_back(index, ticket).await {
+    shared.log(
+        Reason::UpstreamUnavailable,
+        &format!("{detail} of toolshed {index}"),
+    );
+    match broker.roll_back(index, ticket).await {
         Ok(()) => Err(Failure::RolledBack),
+        // Its duplicate of the socket went with it, and this process's is closed by now.
+        Err(_) if broker.is_gone() => Err(Failure::RolledBack),
         Err(_) => Err(Failure::End(End::upstream("broker-roll-back"))),
     }
 }
@@ -94,6 +109,7 @@ type Ready = (WsReader<UpstreamRead>, WsWriter<UpstreamWrite>);
 
 async fn handshake(
     shared: &Shared,
+    broker: &Broker,
     socket: DialledSocket,
     step: &Step,
 ) -> Result<Ready, &'static str> {
@@ -126,6 +142,10 @@ async fn handshake(
     let hello = reader.buffer().payload().to_vec();
     DataHello::verify(&hello, &socket.toolshed).map_err(|_| "upstream-hello")?;
 
+    if broker.is_gone() {
+        // The next one may give the same ticket to another open.
+        return Err("broker-lost");
+    }
     step.0.set(true);
     let (binding, negotiated) = match shared.link.bind(socket.index, socket.ticket, hello).await {
         Ok(bound) => bound,

@@ -25,6 +25,15 @@ impl End {
         }
     }
 
+    /// The code of the close frame. A broken rule that is a size bound says so: the client need not try the same again, but
+    /// something smaller may do (`docs/protocol.md` 4.6).
+    pub(crate) fn close_code(&self) -> u16 {
+        match Reason::from_text(&self.detail) {
+            Some(rule) if self.reason == Reason::ClientProtocol => rule.close_code(),
+            _ => self.reason.close_code(),
+        }
+    }
+
     /// The client broke a rule of the protocol.
     pub(crate) fn client(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Reason::ClientProtocol, detail)
@@ -38,5 +47,19 @@ impl End {
     /// A toolshed broke a rule of the private protocol.
     pub(crate) fn violation(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(Reason::UpstreamProtocol, detail)
+    }
+
+    /// The same, naming the toolshed by its place in the directory, where it is the toolshed's doing. Whoever runs it wants
+    /// to know which it was.
+    pub(crate) fn of_toolshed(mut self, index: u16) -> Self {
+        const NAMED: &str = " of toolshed ";
+        let is_its_doing = matches!(
+            self.reason,
+            Reason::UpstreamLost | Reason::UpstreamProtocol | Reason::AdmissionTimeout
+        );
+        if is_its_doing && !self.detail.contains(NAMED) {
+            self.detail = format!("{}{NAMED}{index}", self.detail).into();
+        }
+        self
     }
 }

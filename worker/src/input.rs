@@ -8,26 +8,32 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::rc::Rc;
 
-use memory_transport::{Buffer, Incoming, WsReadError, WsReader};
+use memory_transport::{Buffer, Incoming, ReadLimits, WsReader};
 use memory_wire::credit::REQUEST_WINDOW;
 use memory_wire::envelope::{self, ENVELOPE_MAGIC};
 use memory_wire::json::JsonLimits;
 use memory_wire::message::{self, MAX_EXPANDED_LEN, Message};
 use memory_wire::reason::Reason;
 use memory_wire::stream::{
-    BodyAssembler, BodyProgress, Direction, Header, Record, Route, decode_record,
+    BodyAssembler, BodyProgress, Direction, Header, MAX_STREAM_RECORD_LEN, Record, Route,
+    decode_record,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::ClientRead;
 use crate::connection::Shared;
-use crate::controls::{self, Framing, is_control};
+use crate::controls::{self, Body, Framing, is_control};
 use crate::end::End;
+use crate::listen::{listen, read_end};
 use crate::opener::Open;
+use crate::pace::{self, Pace, UploadClock};
 use crate::table::Placed;
 use crate::times::Times;
 use crate::upstream::{BodyTurn, Upstream};
+
+/// Bytes of a message in the credited mode: what is over the bound of a record by less is refused as a record.
+const MAX_RECORD_MESSAGE: usize = 2 * MAX_STREAM_RECORD_LEN;
 
 /// First four bytes of a record.
 const RECORD_MAGIC: &[u8; 4] = b"mrt\x01";
@@ -61,7 +67,8 @@ pub(crate) struct Input {
     framing: Framing,
     upload: Upload,
     /// When the upload in progress has to be complete.
-    upload_deadline: Option<Instant>,
+    upload_clock: Option<UploadClock>,
+    pace: Pace,
     authentication_began: bool,
     spare: Buffer,
 }
@@ -69,11 +76,12 @@ pub(crate) struct Input {
 impl Input {
     pub(crate) fn new(shared: Rc<Shared>, opens: mpsc::UnboundedSender<Open>) -> Self {
         Self {
+            pace: Pace::new(&shared.settings),
             shared,
             opens,
             framing: Framing::Legacy,
             upload: Upload::None,
-            upload_deadline: None,
+            upload_clock: None,
             authentication_began: false,
             spare: Buffer::new(),
         }
@@ -85,18 +93,28 @@ impl Input {
         reader: &mut WsReader<ClientRead>,
         heard: &dyn Fn(bool),
     ) -> Result<Infallible, End> {
+        reader.keep_memory();
         loop {
-            self.pause_while_full().await?;
+            self.pause().await?;
             heard(true);
-            let incoming = self.next(reader).await?;
+            let incoming = self.next(reader, heard).await?;
             heard(false);
             self.shared.busy();
+            self.shared.bytes_in.set(reader.received());
             match incoming {
-                Incoming::Text => self.text(reader.buffer().payload()).await?,
+                Incoming::Text => {
+                    self.pace.take();
+                    self.text(reader.buffer().payload()).await?;
+                    if matches!(self.framing, Framing::Credited) {
+                        // Nothing but records from now on.
+                        reader.set_limits(
+                            ReadLimits::new(MAX_RECORD_MESSAGE).with_unfragmented_binary(),
+                        );
+                    }
+                }
                 Incoming::Binary => self.binary(reader).await?,
                 Incoming::Ping => {
-                    let payload = reader.control().to_vec();
-                    self.shared.output.pong(&payload).await?;
+                    self.shared.output.owe_pong(reader.control());
                 }
                 Incoming::Pong => {}
                 Incoming::Close { .. } => {
@@ -107,7 +125,11 @@ impl Input {
     }
 
     /// The next message; returns owed credit and spare memory before it really waits.
-    async fn next(&mut self, reader: &mut WsReader<ClientRead>) -> Result<Incoming, End> {
+    async fn next(
+        &mut self,
+        reader: &mut WsReader<ClientRead>,
+        heard: &dyn Fn(bool),
+    ) -> Result<Incoming, End> {
         let shared = Rc::clone(&self.shared);
         let spare = &mut self.spare;
         let wait = async {
@@ -119,59 +141,73 @@ impl Input {
             loop {
                 tokio::select! {
                     biased;
-                    incoming = reader.next() => return incoming,
+                    incoming = listen(reader, heard) => return incoming,
                     () = shared.quiet.notified() => {
-                        reader.buffer().shrink();
+                        reader.shrink();
                         spare.shrink();
                     }
                 }
             }
         };
-        let incoming = match self.upload_deadline {
+        let incoming = match &self.upload_clock {
             None => wait.await,
-            Some(deadline) => tokio::time::timeout_at(deadline, wait)
-                .await
-                .map_err(|_| End::new(Reason::UploadTimeout, "upload"))?,
+            Some(clock) => clock.bound(&shared.output, wait).await?,
         };
         incoming.map_err(|error| read_end(&error))
     }
 
     // --- pauses ---
 
-    async fn pause_while_full(&mut self) -> Result<(), End> {
+    /// Waits while nothing more may be read.
+    async fn pause(&mut self) -> Result<(), End> {
         if !self.shared.output.has_room() {
             let shared = Rc::clone(&self.shared);
             self.patiently("answers-unread", shared.output.room())
                 .await?;
         }
-        if self.shared.table.borrow().is_full() {
-            let shared = Rc::clone(&self.shared);
-            self.patiently("requests", async {
-                loop {
-                    let answered = shared.answered.notified();
-                    if !shared.table.borrow().is_full() {
-                        return;
-                    }
-                    answered.await;
-                }
-            })
-            .await?;
+        if matches!(self.upload, Upload::None) {
+            if self.shared.is_draining() {
+                // What is read from here on might be forwarded and not be answered any more.
+                return std::future::pending().await;
+            }
+            if let Some(time) = self.pace.wait() {
+                tokio::time::sleep(time).await;
+            }
         }
         Ok(())
     }
 
-    /// Waits for `event`, for at most `admission`. While it waits the client is not read, so its upload's deadline moves.
+    /// Waits until the request table has room. Requests that the router serves itself do not wait: the one that others wait
+    /// for may be among them.
+    async fn room_for_request(&mut self) -> Result<(), End> {
+        if !self.shared.table.borrow().is_full() {
+            return Ok(());
+        }
+        let shared = Rc::clone(&self.shared);
+        self.patiently("requests", async {
+            loop {
+                let answered = shared.answered.notified();
+                if !shared.table.borrow().is_full() {
+                    return;
+                }
+                answered.await;
+            }
+        })
+        .await
+    }
+
+    /// Waits for `event`, for at most `admission`. While it waits the client is not read, so its upload has more time.
     async fn patiently<T>(
         &mut self,
         what: &'static str,
         event: impl Future<Output = T>,
     ) -> Result<T, End> {
         let began = Instant::now();
-        let outcome = tokio::time::timeout(self.shared.settings.admission(), event).await;
-        if let Some(deadline) = self.upload_deadline.as_mut() {
-            *deadline += began.elapsed();
+        let outcome = pace::patiently(&self.shared, what, event).await;
+        if let Some(clock) = self.upload_clock.as_mut() {
+            clock.excuse(began.elapsed());
         }
-        outcome.map_err(|_| End::new(Reason::AdmissionTimeout, what))
+        outcome
     }
 
     /// Where a request of a session goes; waits behind the session's watch mutation.
@@ -213,15 +249,11 @@ impl Input {
         binary: bool,
         route: &Route<'_>,
     ) -> Result<BodyTurn, End> {
-        if let Some(mut turn) = upstream.try_turn(bytes) {
-            // Credit covers it: the only wait left is the socket, which is bounded like every other pause.
-            self.patiently("request-header", turn.header(bytes, binary, route))
-                .await??;
-            return Ok(turn);
-        }
         self.patiently("request-credit", async {
             let mut turn = upstream.turn().await;
-            turn.header(bytes, binary, route).await.map(|()| turn)
+            let ordinal = turn.reserve(bytes).await?;
+            turn.header(ordinal, bytes, binary, route).await?;
+            Ok(turn)
         })
         .await?
     }
@@ -262,7 +294,7 @@ impl Input {
             return Err(End::client("message-inside-upload"));
         }
         if is_control(&message.kind) {
-            return self.control(message, text, false).await;
+            return self.control(message, Body::text(text)).await;
         }
         controls::reject_smuggled(message)?;
         let route = Route::of(message);
@@ -281,6 +313,7 @@ impl Input {
             && self.shared.envelopes()
             && !matches!(self.framing, Framing::Credited)
         {
+            self.pace.take();
             let opened = self.expand(payload)?;
             return self.whole(&opened.0, &opened.1).await;
         }
@@ -343,12 +376,13 @@ impl Input {
         if header.binary && !self.shared.compression() {
             return Err(End::client("binary-without-compression"));
         }
+        self.pace.take();
         let mut progress = BodyProgress::new();
         progress
             .begin(header.bytes)
             .map_err(|fault| End::client(fault.reason()))?;
-        self.upload_deadline =
-            Some(Instant::now() + self.shared.settings.upload_allowance(header.bytes));
+        let allowance = self.shared.settings.upload_allowance(header.bytes);
+        self.upload_clock = Some(UploadClock::start(&self.shared.output, allowance));
         if is_control(&header.route.kind) {
             let mut body = BodyAssembler::new();
             body.begin(header.bytes)
@@ -394,20 +428,18 @@ impl Input {
                     .chunk(len)
                     .map_err(|fault| End::client(fault.reason()))?;
                 let began = Instant::now();
-                let sent =
-                    tokio::time::timeout(self.shared.settings.admission(), turn.record(record))
-                        .await;
-                if let Some(deadline) = self.upload_deadline.as_mut() {
-                    *deadline += began.elapsed();
+                let sent = pace::patiently(&self.shared, "request-body", turn.record(record)).await;
+                if let Some(clock) = self.upload_clock.as_mut() {
+                    clock.excuse(began.elapsed());
                 }
-                sent.map_err(|_| End::new(Reason::AdmissionTimeout, "request-body"))?
+                sent?
             }
         }
     }
 
     async fn completion(&mut self, record: &mut Buffer) -> Result<(), End> {
         let fault = |fault: memory_wire::stream::StreamFault| End::client(fault.reason());
-        self.upload_deadline = None;
+        self.upload_clock = None;
         match std::mem::replace(&mut self.upload, Upload::None) {
             Upload::None => Err(End::client("completion-without-header")),
             Upload::Discard { mut progress } => progress.complete().map(drop).map_err(fault),
@@ -430,8 +462,13 @@ impl Input {
                 if !header.route.matches(&message) {
                     return Err(End::client("header-mismatch"));
                 }
-                drop(text);
-                self.control(&message, &body, header.binary).await
+                let expanded = text.map_or(body.len(), |text| text.len());
+                let body = Body {
+                    bytes: &body,
+                    binary: header.binary,
+                    expanded,
+                };
+                self.control(&message, body).await
             }
         }
     }
@@ -447,17 +484,21 @@ impl Input {
         if controls::is_reserved(&route.kind) {
             return Err(End::client("reserved-type"));
         }
-        let (Some(request_id), Some(space), Some(session_id)) = (
-            route.request_id.as_deref(),
-            route.space.as_deref(),
-            route.session_id.as_deref(),
-        ) else {
+        let request_id = route.request_id.as_deref();
+        let request_id = request_id.ok_or_else(|| End::client("request-members"))?;
+        self.room_for_request().await?;
+        if OPERATOR_KINDS.contains(&route.kind.as_ref()) {
+            self.shared.table.borrow_mut().begin_local(request_id)?;
+            self.shared
+                .refuse(request_id, Reason::OperationDenied, "request")?;
+            return Ok(None);
+        }
+        let (Some(space), Some(session_id)) = (route.space.as_deref(), route.session_id.as_deref())
+        else {
             return Err(End::client("request-members"));
         };
         let upstream = self.place(space, session_id).await?;
-        let refusal = if OPERATOR_KINDS.contains(&route.kind.as_ref()) {
-            Some(Reason::OperationDenied)
-        } else if upstream.is_none() {
+        let refusal = if upstream.is_none() {
             Some(Reason::SessionUnknown)
         } else if bytes > u64::from(REQUEST_WINDOW) {
             Some(Reason::RequestTooLarge)
@@ -482,10 +523,10 @@ impl Input {
         Ok(Some((upstream, bytes)))
     }
 
-    async fn control(&mut self, message: &Message, body: &[u8], binary: bool) -> Result<(), End> {
+    async fn control(&mut self, message: &Message, body: Body<'_>) -> Result<(), End> {
         match message.kind.as_str() {
             "router.transport" => {
-                if self.authentication_began || !matches!(self.framing, Framing::Legacy) || binary {
+                if self.authentication_began || !matches!(self.framing, Framing::Legacy) {
                     return Err(End::client("transport-selection"));
                 }
                 self.framing = controls::select_transport(message)?;
@@ -497,7 +538,8 @@ impl Input {
                 Ok(())
             }
             "session.open" => {
-                let open = controls::parse_open(&self.shared, message, body, binary)?;
+                self.room_for_request().await?;
+                let open = controls::parse_open(&self.shared, message, body)?;
                 if let Some(open) = open {
                     self.opens
                         .send(open)
@@ -505,15 +547,17 @@ impl Input {
                 }
                 Ok(())
             }
-            "session.watch.set" | "session.watch.add" => self.watch(message, body, binary).await,
-            _ => {
-                self.authentication_began = true;
-                controls::serve(&self.shared, &self.framing, message).await
+            "session.watch.set" | "session.watch.add" => self.watch(message, body).await,
+            kind => {
+                self.authentication_began |= kind == "connection.auth";
+                let (shared, framing) = (Rc::clone(&self.shared), self.framing);
+                self.patiently("link-agent", controls::serve(&shared, framing, message))
+                    .await?
             }
         }
     }
 
-    async fn watch(&mut self, message: &Message, body: &[u8], binary: bool) -> Result<(), End> {
+    async fn watch(&mut self, message: &Message, body: Body<'_>) -> Result<(), End> {
         controls::reject_smuggled(message)?;
         let change = controls::watch_change(message)?;
         let (Some(request_id), Some(space), Some(session_id)) = (
@@ -523,8 +567,9 @@ impl Input {
         ) else {
             return Err(End::client("request-members"));
         };
+        self.room_for_request().await?;
         let upstream = self.place(space, session_id).await?;
-        let refusal = if body.len() as u64 > u64::from(REQUEST_WINDOW) {
+        let refusal = if body.is_too_large() {
             self.shared.table.borrow_mut().begin_local(request_id)?;
             Some(Reason::RequestTooLarge)
         } else {
@@ -535,7 +580,7 @@ impl Input {
         };
         match (refusal, upstream) {
             (None, Some(upstream)) => {
-                self.send_whole(&upstream, body, binary, &Route::of(message))
+                self.send_whole(&upstream, body.bytes, body.binary, &Route::of(message))
                     .await
             }
             (Some(reason), _) => self.shared.refuse(request_id, reason, "watch"),
@@ -543,18 +588,5 @@ impl Input {
                 .shared
                 .refuse(request_id, Reason::SessionUnknown, "watch"),
         }
-    }
-}
-
-/// What a failure to read says about the client.
-pub(crate) fn read_end(error: &WsReadError) -> End {
-    match error {
-        WsReadError::TooLarge { .. } => End::new(Reason::MessageTooLarge, "message"),
-        WsReadError::Frame(fault) => End::client(fault.reason()),
-        WsReadError::FragmentedBinary => End::client("fragmented-record"),
-        WsReadError::Io(_)
-        | WsReadError::EndOfStream
-        | WsReadError::Truncated
-        | WsReadError::Ended => End::new(Reason::ClientLost, "client-read"),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A worker is a process that serves exactly one client. It parses every byte the client sends, and it holds no key, no
 //! file and no way to dial: its client socket, a channel each to key agent, link agent and directory broker, and the data
-//! sockets the broker passes to it are all it can reach (`architecture.md` sections 1 to 3).
+//! sockets the broker passes to it are all it can reach (`docs/design.md`).
 //!
 //! Reading order: [`run`] (settings, start, end), `public` (TLS, upgrade, hello), `connection` (what the tasks share),
 //! `input` and `controls` (what the client sends), `opener` and `data_socket` (sessions and the sockets they need),
@@ -17,17 +17,23 @@ mod controls;
 mod data_socket;
 mod end;
 mod input;
+mod listen;
 mod opener;
 mod output;
+mod pace;
+mod pong;
 mod public;
 mod receive;
 mod signer;
+mod stopwatch;
 mod table;
+#[cfg(test)]
+mod testing;
 mod times;
 mod upstream;
 mod watchdog;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -75,7 +81,6 @@ struct Assignment {
     client: OwnedFd,
     key_agent: OwnedFd,
     link_agent: OwnedFd,
-    broker: OwnedFd,
 }
 
 /// The channel to the spawner, and what it said after the start.
@@ -84,14 +89,36 @@ struct Spawner {
     channel: Channel,
     draining: Cell<bool>,
     changed: Notify,
+    /// The channel to the newest broker, until it is taken into use.
+    broker: RefCell<Option<OwnedFd>>,
+    broker_changed: Notify,
 }
 
 impl Spawner {
     /// Listens until the spawner is gone: then nobody accounts for this process any more.
     async fn watch(&self) {
-        while let Ok(Some((SpawnerToWorker::Drain, _))) = self.channel.recv_packet().await {
-            self.draining.set(true);
-            self.changed.notify_one();
+        while let Ok(Some((packet, mut descriptors))) = self.channel.recv_packet().await {
+            match packet {
+                SpawnerToWorker::Drain => {
+                    self.draining.set(true);
+                    self.changed.notify_one();
+                }
+                SpawnerToWorker::Broker => {
+                    *self.broker.borrow_mut() = descriptors.pop();
+                    self.broker_changed.notify_one();
+                }
+                SpawnerToWorker::Settings | SpawnerToWorker::Start { .. } => return,
+            }
+        }
+    }
+
+    /// Waits for the channel to another broker than the one before.
+    async fn next_broker(&self) -> OwnedFd {
+        loop {
+            if let Some(broker) = self.broker.borrow_mut().take() {
+                return broker;
+            }
+            self.broker_changed.notified().await;
         }
     }
 
@@ -111,7 +138,11 @@ impl Spawner {
 /// # Errors
 /// [`WorkerError`] when the spawner's side of the bargain is broken. A spawner that is gone is a normal end.
 pub async fn run() -> Result<(), WorkerError> {
-    let channel = Channel::from_fd(take_stdin().map_err(WorkerError::Stdin)?)?;
+    work(Channel::from_fd(take_stdin().map_err(WorkerError::Stdin)?)?).await
+}
+
+/// Serves one connection for the spawner at the other end of `channel`.
+async fn work(channel: Channel) -> Result<(), WorkerError> {
     let Some((first, descriptors)) = channel.recv_packet::<SpawnerToWorker>().await? else {
         return Ok(());
     };
@@ -144,13 +175,14 @@ pub async fn run() -> Result<(), WorkerError> {
         client,
         key_agent,
         link_agent,
-        broker,
     };
 
     let spawner = Rc::new(Spawner {
         channel,
         draining: Cell::new(false),
         changed: Notify::new(),
+        broker: RefCell::new(Some(broker)),
+        broker_changed: Notify::new(),
     });
     let end = tokio::select! {
         end = public::serve(Rc::clone(&settings), assignment, Rc::clone(&spawner)) => end,
@@ -158,7 +190,7 @@ pub async fn run() -> Result<(), WorkerError> {
     };
     let detail = Detail::clipped(&end.detail);
     let event = WorkerToSpawner::Event {
-        level: 3,
+        level: connection::level(end.reason),
         reason: end.reason.code(),
         detail,
         bytes_in: end.bytes_in,
@@ -185,16 +217,21 @@ fn read_settings(mut descriptors: Vec<OwnedFd>) -> Result<WorkerSettings, Worker
 /// What the listener makes of an end.
 fn outcome(reason: Reason) -> WorkerOutcome {
     match reason {
-        Reason::ClientClosed | Reason::ClientLost => WorkerOutcome::Clean,
+        // Whoever else comes from a revoked client's network has done nothing.
+        Reason::ClientClosed | Reason::ClientLost | Reason::PrincipalRevoked => {
+            WorkerOutcome::Clean
+        }
         Reason::Drain => WorkerOutcome::Drained,
-        Reason::HandshakeTimeout | Reason::TlsHandshake => WorkerOutcome::HandshakeTimeout,
+        Reason::HandshakeTimeout => WorkerOutcome::HandshakeTimeout,
         Reason::AuthenticateTimeout | Reason::ChallengeSigners => {
             WorkerOutcome::FailedAuthentication
         }
         Reason::Idle | Reason::PingTimeout | Reason::UploadTimeout => WorkerOutcome::Timeout,
         Reason::AdmissionTimeout => WorkerOutcome::Overload,
         Reason::UpstreamLost | Reason::UpstreamProtocol => WorkerOutcome::UpstreamLost,
-        Reason::UpgradeMalformed
+        // A client that is too old for TLS 1.3, or does not trust the certificate, is refused as one with another host is.
+        Reason::TlsHandshake
+        | Reason::UpgradeMalformed
         | Reason::UpgradeOrigin
         | Reason::UpgradePath
         | Reason::UpgradeMethod

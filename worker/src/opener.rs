@@ -8,14 +8,13 @@ use std::rc::Rc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use memory_wire::did::Did;
-use memory_wire::message::Message;
 use memory_wire::reason::{Reason, Refusal};
 use memory_wire::stream::Route;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use crate::agents::{Placement, Refused};
-use crate::connection::Shared;
+use crate::connection::{HeldOpen, Shared};
 use crate::end::End;
 use crate::times::Times;
 use crate::upstream::Upstream;
@@ -24,13 +23,15 @@ use crate::{answers, data_socket};
 /// A `session.open` that was parsed and holds its session slot.
 #[derive(Debug)]
 pub(crate) struct Open {
-    pub(crate) message: Message,
+    pub(crate) route: Route<'static>,
     pub(crate) request_id: String,
     pub(crate) space: Did,
     pub(crate) principal: Did,
     /// The message as the toolshed gets it.
     pub(crate) body: Vec<u8>,
     pub(crate) binary: bool,
+    /// Its place among the opens that are being worked on.
+    pub(crate) held: HeldOpen,
 }
 
 /// Why an open was not forwarded.
@@ -72,22 +73,40 @@ async fn serve(shared: &Rc<Shared>, open: Open) -> Result<(), End> {
 
 async fn admit_and_forward(shared: &Rc<Shared>, open: &Open) -> Result<(), Outcome> {
     let upstream = place(shared, open).await?;
+    let bytes =
+        u32::try_from(open.body.len()).map_err(|_| Outcome::Refused(Reason::RequestTooLarge))?;
+    let admission = shared.settings.admission();
+    // Behind an upload that is slow and legal, without credit, or at a toolshed that went meanwhile: nothing was sent, so
+    // the open alone is refused.
+    let admitted = tokio::time::timeout(admission, async {
+        let mut turn = upstream.turn().await;
+        let reserved = turn.reserve(bytes).await;
+        reserved.map(|ordinal| (turn, ordinal))
+    });
+    let (mut turn, ordinal) = match admitted.await {
+        Ok(Ok(admitted)) => admitted,
+        Ok(Err(_)) => return Err(Outcome::Refused(Reason::UpstreamUnavailable)),
+        Err(_) => {
+            let detail = format!("request-credit of toolshed {}", upstream.index());
+            shared.log(Reason::AdmissionTimeout, &detail);
+            return Err(Outcome::Refused(Reason::AdmissionTimeout));
+        }
+    };
     shared
         .table
         .borrow_mut()
         .forward_open(&open.request_id, upstream.index());
-    let bytes =
-        u32::try_from(open.body.len()).map_err(|_| Outcome::Refused(Reason::RequestTooLarge))?;
     let send = async {
-        let mut turn = upstream.turn().await;
-        turn.header(bytes, open.binary, &Route::of(&open.message))
+        turn.header(ordinal, bytes, open.binary, &open.route)
             .await?;
         turn.whole(&open.body).await
     };
-    match tokio::time::timeout(shared.settings.admission(), send).await {
+    match tokio::time::timeout(admission, send).await {
         Ok(result) => Ok(result?),
         // The header may be on its way: only the end of the socket tells the toolshed that the rest will not come.
-        Err(_) => Err(End::new(Reason::AdmissionTimeout, "session-open").into()),
+        Err(_) => Err(End::new(Reason::AdmissionTimeout, "session-open")
+            .of_toolshed(upstream.index())
+            .into()),
     }
 }
 
@@ -98,14 +117,20 @@ async fn place(shared: &Rc<Shared>, open: &Open) -> Result<Rc<Upstream>, Outcome
         if shared.is_draining() {
             return Err(Outcome::Refused(Reason::Drain));
         }
-        let signed = shared.principal_generation(&open.principal);
-        match shared.broker.place(open.space, open.principal).await {
+        let changes = open.held.changes();
+        let broker = shared.newest_broker().await;
+        match broker.place(open.space, open.principal).await {
             Ok(Placement::Existing(index)) => match shared.upstream(index) {
                 Some(upstream) if !upstream.is_lost() => return Ok(upstream),
-                _ => return Err(End::upstream("upstream-gone").into()),
+                // With its link, of which the broker has not heard yet: the next open gets a new one. A socket lost without
+                // its link is never replaced, and only a new connection helps.
+                Some(upstream) if upstream.lost_for() > shared.settings.admission() => {
+                    return Err(End::upstream("upstream-gone").into());
+                }
+                _ => return Err(Outcome::Refused(Reason::UpstreamUnavailable)),
             },
             Ok(Placement::Socket(socket)) => {
-                return match data_socket::establish(shared, *socket).await {
+                return match data_socket::establish(shared, broker, *socket).await {
                     Ok(upstream) => Ok(upstream),
                     Err(data_socket::Failure::RolledBack) => {
                         Err(Outcome::Refused(Reason::UpstreamUnavailable))
@@ -114,7 +139,7 @@ async fn place(shared: &Rc<Shared>, open: &Open) -> Result<Rc<Upstream>, Outcome
                 };
             }
             Err(Refused::Reason(Reason::PrincipalRenewal)) => {
-                wait_for_signature(shared, open, signed, give_up).await?
+                wait_for_signature(shared, open, changes, give_up).await?
             }
             Err(Refused::Reason(reason)) if reason.refusal() == Refusal::Close => {
                 return Err(End::new(reason, "session-open").into());
@@ -129,14 +154,15 @@ async fn place(shared: &Rc<Shared>, open: &Open) -> Result<Rc<Upstream>, Outcome
 async fn wait_for_signature(
     shared: &Rc<Shared>,
     open: &Open,
-    signed: u64,
+    changes: u64,
     give_up: Instant,
 ) -> Result<(), Outcome> {
-    if shared.claim_push(&open.principal) {
+    let held = &open.held;
+    if held.claim_push() {
         let issued = match shared.link.challenge().await {
             Ok(issued) => issued,
             Err(refused) => {
-                shared.release_push(&open.principal);
+                held.release_push();
                 return Err(Outcome::Refused(match refused {
                     Refused::Reason(reason) => reason,
                     Refused::Gone => Reason::UpstreamUnavailable,
@@ -149,11 +175,11 @@ async fn wait_for_signature(
     }
     loop {
         let changed = shared.authenticated.notified();
-        if shared.principal_generation(&open.principal) != signed {
+        if held.changes() != changes || shared.is_draining() {
             return Ok(());
         }
         if tokio::time::timeout_at(give_up, changed).await.is_err() {
-            shared.release_push(&open.principal);
+            held.release_push();
             return Err(Outcome::Refused(Reason::PrincipalRenewal));
         }
     }

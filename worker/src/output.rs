@@ -7,7 +7,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
 
 use memory_transport::{Buffer, WsWriter};
 use memory_wire::credit::{UploadReceiver, encode_upload_credit};
@@ -17,9 +21,14 @@ use tokio::sync::{Mutex, MutexGuard, Notify};
 
 use crate::ClientWrite;
 use crate::end::End;
+use crate::pong::OwedPong;
+use crate::stopwatch::Stopwatch;
 
 /// Bytes of queued answers at which the client's input pauses. A single answer is at most a few hundred bytes.
 const MAX_QUEUED_LEN: usize = 64 * 1024;
+
+/// How long the last answers wait for their turn.
+const LAST_TURN: Duration = Duration::from_millis(500);
 
 /// The right to send one data message; released on drop.
 #[derive(Debug)]
@@ -36,11 +45,25 @@ impl MessageTurn<'_> {
         fin: bool,
         payload: &mut Buffer,
     ) -> Result<(), End> {
-        self.output
-            .bytes
-            .set(self.output.bytes.get().saturating_add(payload.len() as u64));
-        let mut frames = self.output.frames.lock().await;
-        frames.frame(opcode, fin, payload).await.map_err(|_| lost())
+        let output = self.output;
+        output.count(payload.len());
+        let mut frames = output.frames.lock().await;
+        output.moving(frames.frame(opcode, fin, payload)).await
+    }
+
+    /// Sends a whole message that the router made.
+    async fn whole(&self, opcode: Opcode, payload: &[u8]) -> Result<(), End> {
+        let output = self.output;
+        output.count(payload.len());
+        let mut frames = output.frames.lock().await;
+        output.moving(frames.send_slice(opcode, payload)).await
+    }
+}
+
+impl Drop for MessageTurn<'_> {
+    /// The lock is free before anybody who waits for this can run: there is one thread.
+    fn drop(&mut self) {
+        self.output.rested.notify_waiters();
     }
 }
 
@@ -56,7 +79,18 @@ pub(crate) struct Output {
     flush_credit: Cell<bool>,
     wake: Notify,
     room: Notify,
+    /// A message turn has ended.
+    rested: Notify,
+    pong: OwedPong,
+    /// Whether the turn is held for the queue, not for a response.
+    pumping: Cell<bool>,
     bytes: Cell<u64>,
+    /// A frame waits for the client to take what was sent before.
+    blocked: Stopwatch,
+    /// Frames that had to wait and then went out: each shows a client that reads.
+    taken: Cell<u64>,
+    /// Credit is due, and something else stands before it.
+    withheld: Stopwatch,
 }
 
 impl Output {
@@ -71,8 +105,55 @@ impl Output {
             flush_credit: Cell::new(false),
             wake: Notify::new(),
             room: Notify::new(),
+            rested: Notify::new(),
+            pong: OwedPong::default(),
+            pumping: Cell::new(false),
             bytes: Cell::new(0),
+            blocked: Stopwatch::default(),
+            taken: Cell::new(0),
+            withheld: Stopwatch::default(),
         }
+    }
+
+    fn count(&self, len: usize) {
+        self.bytes.set(self.bytes.get().saturating_add(len as u64));
+    }
+
+    /// Writes a frame, and notes the time for which the client does not take it.
+    async fn moving<E>(&self, write: impl Future<Output = Result<(), E>>) -> Result<(), End> {
+        let mut write = pin!(write);
+        let begun = poll_fn(|context| Poll::Ready(write.as_mut().poll(context))).await;
+        let written = match begun {
+            Poll::Ready(written) => written,
+            Poll::Pending => {
+                let waiting = self.blocked.run();
+                let written = write.await;
+                drop(waiting);
+                self.taken.set(self.taken.get().wrapping_add(1));
+                written
+            }
+        };
+        written.map_err(|_| lost())
+    }
+
+    /// How long, in all, frames have waited for the client to read.
+    pub(crate) fn blocked(&self) -> Duration {
+        self.blocked.total()
+    }
+
+    /// How long the frame at the socket has waited for the client to read.
+    pub(crate) fn blocked_now(&self) -> Duration {
+        self.blocked.current()
+    }
+
+    /// Changes whenever the client took a frame that had to wait.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.get()
+    }
+
+    /// How long, in all, credit has been due and not sent. The client may have had nothing left to send with.
+    pub(crate) fn withheld(&self) -> Duration {
+        self.withheld.total()
     }
 
     /// Payload bytes sent so far.
@@ -131,6 +212,7 @@ impl Output {
         if let Some(credit) = self.credit.borrow_mut().as_mut() {
             credit.accept(len);
             if credit.owed() >= self.window.get() / 4 {
+                self.withheld.start();
                 self.wake.notify_one();
             }
         }
@@ -145,6 +227,7 @@ impl Output {
             .is_some_and(|credit| credit.owed() > 0);
         if owed {
             self.flush_credit.set(true);
+            self.withheld.start();
             self.wake.notify_one();
         }
     }
@@ -154,35 +237,48 @@ impl Output {
         loop {
             self.wake.notified().await;
             let turn = self.turn().await;
-            loop {
-                if let Some(amount) = self.due_credit() {
-                    self.frames
-                        .lock()
-                        .await
-                        .send_slice(Opcode::Binary, &encode_upload_credit(amount))
-                        .await
-                        .map_err(|_| lost())?;
-                    continue;
-                }
-                let Some(text) = self.queue.borrow_mut().pop_front() else {
-                    break;
-                };
-                self.bytes
-                    .set(self.bytes.get().saturating_add(text.len() as u64));
-                self.frames
-                    .lock()
-                    .await
-                    .send_slice(Opcode::Text, text.as_bytes())
-                    .await
-                    .map_err(|_| lost())?;
-                self.queued
-                    .set(self.queued.get().saturating_sub(text.len()));
-                if self.has_room() {
-                    self.room.notify_waiters();
-                }
-            }
+            self.pumping.set(true);
+            let sent = self.send_queued(&turn).await;
+            self.pumping.set(false);
             drop(turn);
+            sent?;
         }
+    }
+
+    async fn send_queued(&self, turn: &MessageTurn<'_>) -> Result<(), End> {
+        loop {
+            if let Some(amount) = self.due_credit() {
+                let record = encode_upload_credit(amount);
+                turn.whole(Opcode::Binary, &record).await?;
+                self.withheld.stop();
+                continue;
+            }
+            let Some(text) = self.queue.borrow_mut().pop_front() else {
+                return Ok(());
+            };
+            turn.whole(Opcode::Text, text.as_bytes()).await?;
+            self.queued
+                .set(self.queued.get().saturating_sub(text.len()));
+            if self.has_room() {
+                self.room.notify_waiters();
+            }
+        }
+    }
+
+    /// Waits until every answer queued so far and every response begun has been sent.
+    pub(crate) async fn rested(&self) {
+        loop {
+            let rested = self.rested.notified();
+            if self.is_at_rest() {
+                return;
+            }
+            rested.await;
+        }
+    }
+
+    /// Whether nothing is queued or half sent.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.queue.borrow().is_empty() && self.message.try_lock().is_ok()
     }
 
     fn due_credit(&self) -> Option<u32> {
@@ -190,26 +286,38 @@ impl Output {
         credit.as_mut()?.take_due(self.flush_credit.take())
     }
 
-    /// Sends a WebSocket ping, unless a frame is blocked on the socket right now.
-    pub(crate) async fn ping(&self) -> Result<(), End> {
+    /// Sends a WebSocket ping; `false` if a frame is blocked on the socket right now.
+    pub(crate) async fn ping(&self) -> Result<bool, End> {
         match self.frames.try_lock() {
-            Ok(mut frames) => frames.ping(&[]).await.map_err(|_| lost()),
-            Err(_) => Ok(()),
+            Ok(mut frames) => frames.ping(&[]).await.map(|()| true).map_err(|_| lost()),
+            Err(_) => Ok(false),
         }
     }
 
-    /// Answers a ping of the client.
-    pub(crate) async fn pong(&self, payload: &[u8]) -> Result<(), End> {
-        self.frames
-            .lock()
-            .await
-            .pong(payload)
-            .await
-            .map_err(|_| lost())
+    /// A ping of the client is to be answered.
+    pub(crate) fn owe_pong(&self, payload: &[u8]) {
+        self.pong.owe(payload);
     }
 
-    /// Sends everything queued so far, then the close frame. Called once, after every other user of the output has ended.
+    /// Answers pings for as long as the connection lives.
+    pub(crate) async fn pongs(self: Rc<Self>) -> Result<(), End> {
+        loop {
+            let payload = self.pong.next().await;
+            let mut frames = self.frames.lock().await;
+            frames.pong(&payload).await.map_err(|_| lost())?;
+        }
+    }
+
+    /// Sends every answer queued so far, unless a response is half sent, then the close frame.
     pub(crate) async fn close(&self, code: u16, reason: &str) {
+        if self.pumping.get() || self.message.try_lock().is_ok() {
+            // A response that got in line before this must not cost the client its close frame.
+            if let Ok(turn) = tokio::time::timeout(LAST_TURN, self.turn()).await
+                && self.send_queued(&turn).await.is_err()
+            {
+                return;
+            }
+        }
         let mut frames = self.frames.lock().await;
         if frames.close(code, reason).await.is_ok() {
             let _ = frames.flush().await;

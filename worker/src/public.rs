@@ -36,8 +36,8 @@ use crate::{Assignment, ClientRead, Spawner, answers, opener, watchdog};
 /// How long the last frames may take to leave, and how long what the client still sends is taken and dropped so that the
 /// close frame is not lost to a reset.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Bytes taken and dropped at most after the close frame.
-const MAX_FAREWELL_LEN: u64 = 4 * 1024 * 1024;
+/// Bytes taken and dropped at most after the close frame: more than the largest message, which may be why it was sent.
+const MAX_FAREWELL_LEN: u64 = 2 * MAX_RAW_LEN as u64;
 
 /// The end of a connection with what it carried.
 pub(crate) struct Ended {
@@ -70,7 +70,6 @@ pub(crate) async fn serve(
         client,
         key_agent,
         link_agent,
-        broker,
     } = assignment;
     let deadline = Instant::now() + remaining(settings.handshake(), accepted_unix_ms);
 
@@ -102,7 +101,7 @@ pub(crate) async fn serve(
         reader: &mut reader,
         output: &output,
     };
-    let end = client.serve(link_agent, broker, spawner).await;
+    let end = client.serve(link_agent, spawner).await;
     farewell(&end, connection, &mut reader, &output).await;
     Ended {
         reason: end.reason,
@@ -124,7 +123,7 @@ fn remaining(bound: Duration, accepted_unix_ms: u64) -> Duration {
 /// What a failed upgrade says about the client.
 fn upgrade_end(error: &AcceptError) -> End {
     match error {
-        AcceptError::Refused(refusal) => End::new(refusal.reason, "upgrade"),
+        AcceptError::Refused(refusal) => End::new(refusal.reason, refusal.rule),
         AcceptError::Timeout => End::new(Reason::HandshakeTimeout, "upgrade"),
         AcceptError::EndOfStream | AcceptError::Io(_) => End::new(Reason::ClientLost, "upgrade"),
     }
@@ -142,7 +141,8 @@ async fn secure(
         .set_nonblocking(true)
         .map_err(|_| internal("client-socket"))?;
     let keep_alive = KeepAlive {
-        user_timeout: settings.ping_interval() + settings.ping_timeout(),
+        // Longer than the pings take, which know better what happened.
+        user_timeout: settings.ping_interval() + settings.ping_timeout() * 2,
         ..KeepAlive::default()
     };
     let _ = tune_tcp(&stream, &keep_alive);
@@ -177,8 +177,8 @@ struct Client<'a> {
 
 impl Client<'_> {
     /// Hello, then everything else.
-    async fn serve(self, link_agent: OwnedFd, broker: OwnedFd, spawner: Rc<Spawner>) -> End {
-        match self.greet(link_agent, broker, spawner).await {
+    async fn serve(self, link_agent: OwnedFd, spawner: Rc<Spawner>) -> End {
+        match self.greet(link_agent, spawner).await {
             Ok((shared, reader)) => converse(&shared, reader).await,
             Err(end) => end,
         }
@@ -189,7 +189,6 @@ impl<'a> Client<'a> {
     async fn greet(
         self,
         link_agent: OwnedFd,
-        broker: OwnedFd,
         spawner: Rc<Spawner>,
     ) -> Result<(Rc<Shared>, &'a mut WsReader<ClientRead>), End> {
         let hello = read_hello(self.settings, self.reader, self.output);
@@ -200,13 +199,14 @@ impl<'a> Client<'a> {
             Channel::from_fd(descriptor).map_err(|_| End::new(Reason::Internal, "agent-channel"))
         };
         let link = LinkAgent::new(channel(link_agent)?);
-        let offer =
-            link.hello(client_flags.canonical())
-                .await
-                .map_err(|refused| match refused {
-                    Refused::Reason(reason) => End::new(reason, "link-agent-hello"),
-                    Refused::Gone => End::new(Reason::LinkAgentLost, "link-agent-hello"),
-                })?;
+        let hello = link.hello(client_flags.canonical());
+        let offer = tokio::time::timeout(self.settings.handshake(), hello)
+            .await
+            .unwrap_or(Err(Refused::Gone))
+            .map_err(|refused| match refused {
+                Refused::Reason(reason) => End::new(reason, "link-agent-hello"),
+                Refused::Gone => End::new(Reason::LinkAgentLost, "link-agent-hello"),
+            })?;
         let offer_flags = Flags::from_canonical(&offer.flags)
             .map_err(|_| End::new(Reason::Internal, "offer-flags"))?;
         self.output.send_text(answers::hello_ok(
@@ -222,7 +222,9 @@ impl<'a> Client<'a> {
             offer,
             offer_flags,
         };
-        let broker = Rc::new(Broker::new(channel(broker)?));
+        // The one that came with the start, or one that came since; there always is one.
+        let broker = channel(spawner.next_broker().await)?;
+        let broker = Rc::new(Broker::new(broker));
         let shared = Shared::new(
             agreed,
             Rc::clone(self.output),
@@ -238,7 +240,9 @@ impl<'a> Client<'a> {
 async fn converse(shared: &Rc<Shared>, reader: &mut WsReader<ClientRead>) -> End {
     let (opens, arriving) = mpsc::unbounded_channel();
     shared.spawn(Rc::clone(&shared.output).pump());
-    shared.spawn(Rc::clone(&shared.broker).run());
+    shared.spawn(Rc::clone(&shared.output).pongs());
+    shared.spawn(shared.broker().run());
+    shared.spawn(follow_brokers(Rc::clone(shared)));
     shared.spawn({
         let shared = Rc::clone(shared);
         async move {
@@ -254,27 +258,48 @@ async fn converse(shared: &Rc<Shared>, reader: &mut WsReader<ClientRead>) -> End
 
     let mut input = Input::new(Rc::clone(shared), opens);
     let heard = |listening: bool| hearing.set(listening);
-    tokio::select! {
+    let end = tokio::select! {
         biased;
         end = shared.finished() => end,
         result = input.run(reader, &heard) => match result {
             Ok(never) => match never {},
             Err(end) => end,
         },
+    };
+    shared.explained(end).await
+}
+
+/// A broker that was started again takes the place of the one before.
+async fn follow_brokers(shared: Rc<Shared>) -> Result<(), End> {
+    loop {
+        let channel = Channel::from_fd(shared.spawner.next_broker().await)
+            .map_err(|_| End::new(Reason::Internal, "broker-channel"))?;
+        let broker = Rc::new(Broker::new(channel));
+        shared.replace_broker(Rc::clone(&broker));
+        shared.spawn(broker.run());
     }
 }
 
-/// After the notice: no new opens, what is in flight is answered, then the end.
+/// After the notice: no new opens, what is in flight is answered, then the end. The spawner ends whoever takes longer than
+/// `drain`, so this gives up before, and the client still gets its close frame.
 async fn drain(shared: Rc<Shared>) -> Result<(), End> {
     shared.spawner.drain().await;
     shared.start_drain();
-    loop {
-        let answered = shared.answered.notified();
-        if shared.table.borrow().is_quiet() {
-            return Err(End::new(Reason::Drain, "drain"));
+    let answered = async {
+        loop {
+            let answered = shared.answered.notified();
+            if shared.table.borrow().is_quiet() {
+                return shared.output.rested().await;
+            }
+            answered.await;
         }
-        answered.await;
-    }
+    };
+    let patience = shared.settings.drain() * 3 / 4;
+    let detail = match tokio::time::timeout(patience, answered).await {
+        Ok(()) => "drain",
+        Err(_) => "drain-timeout",
+    };
+    Err(End::new(Reason::Drain, detail))
 }
 
 /// The client's first message, and nothing else before it.
@@ -287,12 +312,11 @@ async fn read_hello(
         match reader
             .next()
             .await
-            .map_err(|error| crate::input::read_end(&error))?
+            .map_err(|error| crate::listen::read_end(&error))?
         {
             Incoming::Text => break,
             Incoming::Ping => {
-                let payload = reader.control().to_vec();
-                output.pong(&payload).await?;
+                output.owe_pong(reader.control());
             }
             Incoming::Pong => {}
             Incoming::Binary => return Err(End::client("hello-expected")),
@@ -331,17 +355,22 @@ async fn farewell(
     if end.reason == Reason::ClientLost {
         return;
     }
-    let code = end.reason.close_code();
-    let text = format!("{} {connection}", end.reason);
+    let code = end.close_code();
+    let text = end.reason.close_text(connection);
     let begun = reader.received();
     let _ = tokio::time::timeout(FAREWELL, async {
         output.close(code, &text).await;
         output.shutdown().await;
         // A reset would overtake the close frame: take what the client still sends until it closes too.
+        if end.reason == Reason::ClientClosed {
+            return;
+        }
         while reader.received() - begun < MAX_FAREWELL_LEN {
             match reader.next().await {
-                Ok(Incoming::Close { .. }) | Err(_) => break,
+                Ok(Incoming::Close { .. }) => return,
                 Ok(_) => {}
+                // What broke a rule is not understood any more, and is still on its way.
+                Err(_) => return reader.discard(MAX_FAREWELL_LEN).await,
             }
         }
     })

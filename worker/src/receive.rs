@@ -6,7 +6,7 @@
 
 use std::rc::Rc;
 
-use memory_transport::{Buffer, Incoming, WsReader};
+use memory_transport::{Buffer, Incoming, WsReadError, WsReader};
 use memory_wire::credit::decode_request_credit;
 use memory_wire::envelope::ENVELOPE_MAGIC;
 use memory_wire::frame::Opcode;
@@ -30,15 +30,20 @@ pub(crate) async fn run(
     upstream: Rc<Upstream>,
     mut reader: WsReader<UpstreamRead>,
 ) -> Result<(), End> {
+    reader.keep_memory();
     let outcome = forward(&shared, &upstream, &mut reader).await;
     upstream.mark_lost();
     let end = match outcome {
         Ok(never) => match never {},
-        Err(end) => end,
+        Err(end) => end.of_toolshed(upstream.index()),
     };
     // A toolshed nobody on this connection uses may go; the next open there finds it lost. One that breaks the protocol
-    // may not: what it sent before is not to be trusted either.
-    if end.reason == Reason::UpstreamLost && !shared.table.borrow().depends_on(upstream.index()) {
+    // may not: what it sent before is not to be trusted either. Nor does the end of a socket matter that was replaced.
+    let current = shared.upstream(upstream.index());
+    let replaced = current.is_none_or(|current| !Rc::ptr_eq(&current, &upstream));
+    if end.reason == Reason::UpstreamLost
+        && (replaced || !shared.table.borrow().depends_on(upstream.index()))
+    {
         return Ok(());
     }
     Err(end)
@@ -65,6 +70,8 @@ async fn forward(
                 .table
                 .borrow_mut()
                 .admit_response(upstream.index(), &header.route)?;
+            // It may have answered a watch mutation.
+            shared.answered.notify_waiters();
             let mut progress = BodyProgress::new();
             progress
                 .begin(header.bytes)
@@ -160,11 +167,12 @@ async fn next_record(
     loop {
         let incoming = tokio::select! {
             biased;
-            incoming = reader.next() => incoming.map_err(|_| End::upstream("upstream-read"))?,
+            incoming = reader.next() => incoming.map_err(|error| read_end(&error))?,
             () = shared.quiet.notified(), if idle => {
-                reader.buffer().shrink();
+                reader.shrink();
                 continue;
             }
+            () = upstream.gone(), if idle => return Err(End::upstream("upstream-gone")),
         };
         match incoming {
             Incoming::Binary => {
@@ -179,11 +187,23 @@ async fn next_record(
             }
             Incoming::Text => return Err(End::violation("upstream-text")),
             Incoming::Ping => {
-                let payload = reader.control().to_vec();
-                upstream.pong(&payload).await?;
+                upstream.owe_pong(reader.control());
             }
             Incoming::Pong => {}
             Incoming::Close { .. } => return Err(End::upstream("upstream-closed")),
         }
+    }
+}
+
+/// What a failure to read says about the toolshed.
+fn read_end(error: &WsReadError) -> End {
+    match error {
+        WsReadError::TooLarge { .. } | WsReadError::Frame(_) | WsReadError::FragmentedBinary => {
+            End::violation("upstream-frame")
+        }
+        WsReadError::Io(_)
+        | WsReadError::EndOfStream
+        | WsReadError::Truncated
+        | WsReadError::Ended => End::upstream("upstream-read"),
     }
 }

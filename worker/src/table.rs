@@ -2,7 +2,7 @@
 //! toolshed serves each, and what of the connection's quotas they hold.
 //!
 //! Every quota is taken here before anything is forwarded and given back exactly once: by the answer, by the refusal,
-//! or by the end of the session that held it (`limits.md` section 2).
+//! or by the end of the session that held it (`docs/operations.md`).
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use memory_wire::stream::Route;
 
 use crate::end::End;
 
-/// Holdings one frame may declare; more is malformed (`protocol.md` 4.5).
+/// Holdings one frame may declare; more is malformed (`docs/protocol.md` 4.5).
 pub(crate) const MAX_HOLDINGS_PER_FRAME: u64 = 8192;
 /// Views one session may hold.
 pub(crate) const MAX_VIEWS_PER_SESSION: u64 = 64;
@@ -43,6 +43,8 @@ enum Pending {
     Watch {
         upstream: u16,
         session: Box<str>,
+        /// Which of the sessions that had this name.
+        generation: u64,
         change: WatchChange,
         reserved: Usage,
     },
@@ -82,6 +84,8 @@ struct Session {
     holdings: u64,
     /// Unanswered watch mutations; later requests of the session wait behind them.
     mutations: u32,
+    /// Tells this session from an earlier one of the same name, whose answers may still come.
+    generation: u64,
 }
 
 impl Session {
@@ -104,7 +108,7 @@ pub(crate) enum Placed {
     Unknown,
 }
 
-/// A response header that belongs to this connection; applied when its body is complete.
+/// A response header that belongs to this connection; applied when its body is complete (a watch mutation before).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Response {
     /// The answer to the request with this id.
@@ -125,6 +129,8 @@ pub(crate) struct Table {
     limits: TableLimits,
     requests: HashMap<Box<str>, Pending>,
     sessions: HashMap<Box<str>, Session>,
+    /// Sessions that ever were.
+    generations: u64,
     opening: u64,
     /// Spaces that were opened, or are being opened, and count against `max_spaces_per_connection`.
     spaces: HashMap<Did, SpaceUse>,
@@ -140,6 +146,7 @@ impl Table {
             limits,
             requests: HashMap::new(),
             sessions: HashMap::new(),
+            generations: 0,
             opening: 0,
             spaces: HashMap::new(),
             live: Usage::default(),
@@ -189,8 +196,11 @@ impl Table {
         match self.requests.remove(request_id) {
             Some(Pending::Open { space, .. }) => self.settle_open(&space, false),
             Some(Pending::Watch {
-                session, reserved, ..
-            }) => self.release_watch(&session, reserved),
+                session,
+                generation,
+                reserved,
+                ..
+            }) => self.release_watch(&session, generation, reserved),
             Some(Pending::Local | Pending::Plain { .. } | Pending::Close { .. }) | None => {}
         }
     }
@@ -323,12 +333,13 @@ impl Table {
             self.begin_local(request_id)?;
             return Ok(refusal);
         }
-        let upstream = session.upstream;
+        let (upstream, generation) = (session.upstream, session.generation);
         self.insert(
             request_id,
             Pending::Watch {
                 upstream,
                 session: name.clone(),
+                generation,
                 change,
                 reserved,
             },
@@ -341,10 +352,12 @@ impl Table {
         Ok(None)
     }
 
-    fn release_watch(&mut self, session: &str, reserved: Usage) {
+    fn release_watch(&mut self, session: &str, generation: u64, reserved: Usage) {
         self.reserved.watches = self.reserved.watches.saturating_sub(reserved.watches);
         self.reserved.holdings = self.reserved.holdings.saturating_sub(reserved.holdings);
-        if let Some(session) = self.sessions.get_mut(session) {
+        if let Some(session) = self.sessions.get_mut(session)
+            && session.generation == generation
+        {
             session.mutations = session.mutations.saturating_sub(1);
         }
     }
@@ -375,6 +388,7 @@ impl Table {
             if route.assigned_session_id.is_some() != (opens && !route.error) {
                 return Err(End::violation("assigned-session"));
             }
+            self.settle_watch(id, route.error);
             return Ok(Response::Answer {
                 request_id: id.into(),
                 error: route.error,
@@ -420,25 +434,53 @@ impl Table {
                     }
                 }
                 Some(Pending::Close { session, .. }) if !error => self.end_session(&session),
-                Some(Pending::Watch {
-                    session,
-                    change,
-                    reserved,
-                    ..
-                }) => {
-                    self.release_watch(&session, reserved);
-                    if !error {
-                        self.apply_watch(&session, change);
-                    }
-                }
-                Some(Pending::Local | Pending::Plain { .. } | Pending::Close { .. }) | None => {}
+                // A watch mutation was settled by the header of its answer.
+                Some(
+                    Pending::Local
+                    | Pending::Plain { .. }
+                    | Pending::Close { .. }
+                    | Pending::Watch { .. },
+                )
+                | None => {}
             },
         }
     }
 
+    /// Settles a watch mutation as soon as its answer begins: the toolshed has decided, and what waits behind the mutation
+    /// must not wait for a slow client to take an answer of megabytes too.
+    fn settle_watch(&mut self, request_id: &str, error: bool) {
+        let Some(pending) = self.requests.get_mut(request_id) else {
+            return;
+        };
+        let Pending::Watch { upstream, .. } = *pending else {
+            return;
+        };
+        if let Pending::Watch {
+            session,
+            generation,
+            change,
+            reserved,
+            ..
+        } = std::mem::replace(pending, Pending::Plain { upstream })
+        {
+            self.release_watch(&session, generation, reserved);
+            if !error {
+                self.apply_watch(&session, generation, change);
+            }
+        }
+    }
+
     fn start_session(&mut self, key: Box<str>, upstream: u16) {
-        // A resumed session id replaces what this connection held under it: the toolshed took the old one over.
+        // Resumed where it already is, it keeps what it holds until the client states that anew.
+        if self
+            .sessions
+            .get(&key)
+            .is_some_and(|held| held.upstream == upstream)
+        {
+            return;
+        }
         self.end_session(&key);
+        self.generations += 1;
         self.sessions.insert(
             key,
             Session {
@@ -447,6 +489,7 @@ impl Table {
                 views: 0,
                 holdings: 0,
                 mutations: 0,
+                generation: self.generations,
             },
         );
     }
@@ -459,10 +502,13 @@ impl Table {
         }
     }
 
-    fn apply_watch(&mut self, key: &str, change: WatchChange) {
+    fn apply_watch(&mut self, key: &str, generation: u64, change: WatchChange) {
         let Some(session) = self.sessions.get_mut(key) else {
             return;
         };
+        if session.generation != generation {
+            return;
+        }
         let before = session.usage();
         if change.replace {
             session.watches.clear();

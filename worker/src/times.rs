@@ -13,6 +13,7 @@ pub(crate) trait Times {
     fn ping_timeout(&self) -> Duration;
     fn admission(&self) -> Duration;
     fn hold_open(&self) -> Duration;
+    fn drain(&self) -> Duration;
     fn data_handshake(&self) -> Duration;
     fn tcp_user(&self) -> Duration;
     /// How long an upload of `bytes` may take: the fixed part, and the bytes at the slowest rate allowed.
@@ -44,6 +45,10 @@ impl Times for WorkerSettings {
 
     fn hold_open(&self) -> Duration {
         Duration::from_millis(self.hold_open_ms)
+    }
+
+    fn drain(&self) -> Duration {
+        Duration::from_millis(self.drain_ms)
     }
 
     fn data_handshake(&self) -> Duration {

@@ -7,15 +7,18 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use memory_transport::{Buffer, WsWriter};
 use memory_wire::credit::RequestSender;
 use memory_wire::frame::Opcode;
 use memory_wire::stream::{self, Header, Route};
 use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
+use tokio::time::Instant;
 
 use crate::UpstreamWrite;
 use crate::end::End;
+use crate::pong::OwedPong;
 
 /// The sending side of one data socket.
 #[derive(Debug)]
@@ -25,7 +28,8 @@ pub(crate) struct Upstream {
     body: Arc<Mutex<()>>,
     credit: RefCell<RequestSender>,
     granted: Notify,
-    lost: Cell<bool>,
+    pong: OwedPong,
+    lost: Cell<Option<Instant>>,
 }
 
 impl Upstream {
@@ -36,7 +40,8 @@ impl Upstream {
             body: Arc::new(Mutex::new(())),
             credit: RefCell::new(RequestSender::new()),
             granted: Notify::new(),
-            lost: Cell::new(false),
+            pong: OwedPong::default(),
+            lost: Cell::new(None),
         }
     }
 
@@ -47,12 +52,21 @@ impl Upstream {
 
     /// Whether the socket or its link is gone.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.get()
+        self.lost.get().is_some()
+    }
+
+    /// How long it has been gone; zero while it is not.
+    pub(crate) fn lost_for(&self) -> Duration {
+        self.lost
+            .get()
+            .map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Nothing can be sent here any more.
     pub(crate) fn mark_lost(&self) {
-        self.lost.set(true);
+        if !self.is_lost() {
+            self.lost.set(Some(Instant::now()));
+        }
         self.granted.notify_waiters();
     }
 
@@ -66,14 +80,23 @@ impl Upstream {
         Ok(())
     }
 
-    /// Answers a ping of the toolshed.
-    pub(crate) async fn pong(&self, payload: &[u8]) -> Result<(), End> {
-        self.frames
-            .lock()
-            .await
-            .pong(payload)
-            .await
-            .map_err(|_| End::upstream("upstream-write"))
+    /// A ping of the toolshed is to be answered.
+    pub(crate) fn owe_pong(&self, payload: &[u8]) {
+        self.pong.owe(payload);
+    }
+
+    /// Answers pings until the socket is lost.
+    pub(crate) async fn pongs(self: Rc<Self>) -> Result<(), End> {
+        loop {
+            let payload = tokio::select! {
+                payload = self.pong.next() => payload,
+                () = self.gone() => return Ok(()),
+            };
+            // A socket that fails fails its reader too, which knows whether anybody needs it.
+            if self.frames.lock().await.pong(&payload).await.is_err() {
+                return Ok(());
+            }
+        }
     }
 
     /// Waits for the turn to send one request body.
@@ -85,16 +108,15 @@ impl Upstream {
         }
     }
 
-    /// The turn, if nobody has it and `bytes` are covered by credit right now.
-    pub(crate) fn try_turn(self: &Rc<Self>, bytes: u32) -> Option<BodyTurn> {
-        if self.credit.borrow().held() < bytes {
-            return None;
+    /// Waits until the socket or its link is gone.
+    pub(crate) async fn gone(&self) {
+        loop {
+            let changed = self.granted.notified();
+            if self.is_lost() {
+                return;
+            }
+            changed.await;
         }
-        let guard = Arc::clone(&self.body).try_lock_owned().ok()?;
-        Some(BodyTurn {
-            upstream: Rc::clone(self),
-            _guard: guard,
-        })
     }
 }
 
@@ -107,14 +129,12 @@ pub(crate) struct BodyTurn {
 }
 
 impl BodyTurn {
-    /// Waits until credit covers `bytes`, spends it, and sends the header with the next ordinal.
-    pub(crate) async fn header(
-        &mut self,
-        bytes: u32,
-        binary: bool,
-        route: &Route<'_>,
-    ) -> Result<(), End> {
-        let ordinal = loop {
+    /// Waits until credit covers `bytes`, and spends it. What comes back is the next ordinal, which the toolshed is now owed:
+    /// the caller sends the header, or ends the connection.
+    ///
+    /// Cancel-safe: nothing is spent by a call that is dropped.
+    pub(crate) async fn reserve(&mut self, bytes: u32) -> Result<u64, End> {
+        loop {
             if self.upstream.is_lost() {
                 return Err(End::upstream("upstream-gone"));
             }
@@ -122,10 +142,20 @@ impl BodyTurn {
             let granted = self.upstream.granted.notified();
             let reserved = self.upstream.credit.borrow_mut().try_reserve(bytes);
             match reserved {
-                Some(ordinal) => break ordinal,
+                Some(ordinal) => return Ok(ordinal),
                 None => granted.await,
             }
-        };
+        }
+    }
+
+    /// Sends the header of the body that `ordinal` was reserved for.
+    pub(crate) async fn header(
+        &mut self,
+        ordinal: u64,
+        bytes: u32,
+        binary: bool,
+        route: &Route<'_>,
+    ) -> Result<(), End> {
         let mut record = Vec::with_capacity(512);
         Header {
             bytes,

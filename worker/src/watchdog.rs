@@ -54,34 +54,63 @@ impl Hearing {
     }
 }
 
+/// An unanswered ping.
+struct Pinged {
+    /// When the silence began that it was sent into. An answer begins another silence.
+    silent_since: Instant,
+    /// When it was sent, or the client last took something that was sent before.
+    at: Instant,
+    /// [`Output::taken`](crate::output::Output::taken) then.
+    taken: u64,
+}
+
 /// Runs until the connection ends or a bound is passed.
 pub(crate) async fn run(shared: Rc<Shared>, hearing: Rc<Hearing>) -> Result<(), End> {
     let settings = Rc::clone(&shared.settings);
     let authenticate_by = Instant::now() + settings.authenticate();
     let ping_after = settings.ping_interval();
     let ping_timeout = settings.ping_timeout();
-    // When the silence began that was pinged into, and when that was. An answer begins another silence.
-    let mut pinged: Option<(Instant, Instant)> = None;
+    let mut pinged: Option<Pinged> = None;
     // Whether memory was used since it was last given back; the handshake did.
     let mut moved = true;
     loop {
         let silence = hearing.silence();
-        pinged = pinged.filter(|(since, _)| *since == hearing.last());
-        let mut wait = match pinged {
-            Some((_, at)) if !silence.is_zero() => {
-                let left = ping_timeout.saturating_sub(at.elapsed());
+        // A frame that has not moved for as long as a quiet client gets, ping and all.
+        let stuck = shared.output.blocked_now();
+        if stuck >= ping_after + ping_timeout {
+            return Err(End::new(Reason::PingTimeout, "unread"));
+        }
+        pinged = pinged.filter(|ping| ping.silent_since == hearing.last());
+        let mut wait = match &mut pinged {
+            Some(ping) if !silence.is_zero() => {
+                // What is still taken of the output comes before the ping: it has not been read yet.
+                let taken = shared.output.taken();
+                if ping.taken != taken || !shared.output.blocked_now().is_zero() {
+                    (ping.taken, ping.at) = (taken, Instant::now());
+                }
+                let left = ping_timeout.saturating_sub(ping.at.elapsed());
                 if left.is_zero() {
                     return Err(End::new(Reason::PingTimeout, "ping"));
                 }
                 left
             }
             _ if silence >= ping_after => {
-                pinged = Some((hearing.last(), Instant::now()));
-                shared.output.ping().await?;
-                ping_timeout
+                if shared.output.ping().await? {
+                    pinged = Some(Pinged {
+                        silent_since: hearing.last(),
+                        at: Instant::now(),
+                        taken: shared.output.taken(),
+                    });
+                    ping_timeout
+                } else {
+                    TICK
+                }
             }
             _ => ping_after.saturating_sub(silence),
         };
+        if !stuck.is_zero() {
+            wait = wait.min(ping_after + ping_timeout - stuck);
+        }
         let quiet = shared.was_quiet();
         if quiet {
             shared.quiet.notify_waiters();

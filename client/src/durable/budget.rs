@@ -1,5 +1,5 @@
 //! The budget ledger of one connection, by what the router advertised: what is live, a margin for control, the rest for
-//! requests that come and go (`limits.md` section 2).
+//! requests that come and go (`docs/operations.md`).
 
 use crate::{Hello, Limits};
 
@@ -60,7 +60,10 @@ impl Ledger {
     }
 
     fn new(limits: &Limits, frame_slots: Option<u64>) -> Self {
-        let requests = limits.requests.unwrap_or(DEFAULT_REQUESTS).min(MAX_REQUESTS);
+        let requests = limits
+            .requests
+            .unwrap_or(DEFAULT_REQUESTS)
+            .min(MAX_REQUESTS);
         // Of a small allowance a quarter, so that both have something.
         let margin = CONTROL_MARGIN.min(requests / 4);
         let watches = limits

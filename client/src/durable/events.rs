@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{ClientError, Denied, Ended};
 
@@ -24,7 +25,8 @@ pub enum Event {
     Interrupted,
     /// The syncs before this one have brought the application up to date again.
     Rebuilt {
-        /// The toolshed still knew the session; otherwise it began a new life with the same identity.
+        /// The toolshed still knew the session; otherwise, as is usual through a router, it began a new life with the same
+        /// identity.
         resumed: bool,
         /// Everything watched was sent, not the difference: a document that no sync since `Interrupted` named is gone.
         whole: bool,
@@ -45,8 +47,18 @@ pub enum Event {
 /// The queue of one session.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
-    events: VecDeque<(Event, usize)>,
+    events: VecDeque<Queued>,
     len: usize,
+    /// Whether the newest marker is [`Event::Interrupted`].
+    interrupted: bool,
+}
+
+#[derive(Debug)]
+struct Queued {
+    event: Event,
+    len: usize,
+    /// What the event takes from another bound until it is read.
+    _room: Vec<OwnedSemaphorePermit>,
 }
 
 impl EventQueue {
@@ -56,16 +68,52 @@ impl EventQueue {
         fits || self.events.is_empty()
     }
 
-    /// Takes an event: one that [`Self::fits`], a marker, or what is bounded elsewhere.
-    pub(crate) fn force(&mut self, event: Event, len: usize) {
+    /// Takes an event that [`Self::fits`], or one that comes seldom.
+    pub(crate) fn push(&mut self, event: Event, len: usize) {
+        self.push_with(event, len, Vec::new());
+    }
+
+    /// Takes an event that is bounded by `room`.
+    pub(crate) fn push_with(&mut self, event: Event, len: usize, room: Vec<OwnedSemaphorePermit>) {
         self.len += len;
-        self.events.push_back((event, len));
+        self.events.push_back(Queued {
+            event,
+            len,
+            _room: room,
+        });
+    }
+
+    /// Marks an interruption. One that follows the end of another at once continues it, so that markers nobody reads do not
+    /// add up.
+    pub(crate) fn interrupt(&mut self) {
+        let last = self.events.back().map(|queued| &queued.event);
+        if matches!(last, Some(Event::Rebuilt { .. })) {
+            self.events.pop_back();
+        } else if !self.interrupted {
+            self.push(Event::Interrupted, 0);
+        }
+        self.interrupted = true;
+    }
+
+    /// Marks the end of an interruption.
+    pub(crate) fn rebuilt(&mut self, resumed: bool, whole: bool) {
+        if std::mem::take(&mut self.interrupted) {
+            self.push(Event::Rebuilt { resumed, whole }, 0);
+        }
     }
 
     pub(crate) fn pop(&mut self) -> Option<Event> {
-        let (event, len) = self.events.pop_front()?;
-        self.len -= len;
-        Some(event)
+        let queued = self.events.pop_front()?;
+        self.len -= queued.len;
+        Some(queued.event)
+    }
+
+    /// Syncs nobody has read yet, in order.
+    pub(crate) fn unread(&self) -> impl Iterator<Item = &Value> {
+        self.events.iter().filter_map(|queued| match &queued.event {
+            Event::Sync(sync) => Some(sync),
+            _ => None,
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -86,18 +134,35 @@ mod tests {
     fn bytes_and_count_are_bounded_and_the_first_always_fits() {
         let mut queue = EventQueue::default();
         assert!(queue.fits(MAX_EVENTS_LEN * 2));
-        queue.force(Event::Sync(Value::Null), MAX_EVENTS_LEN * 2);
+        queue.push(Event::Sync(Value::Null), MAX_EVENTS_LEN * 2);
         assert!(!queue.fits(1));
         assert!(!queue.is_roomy());
-        queue.force(Event::Interrupted, 0);
+        queue.interrupt();
         assert!(matches!(queue.pop(), Some(Event::Sync(_))));
         assert!(matches!(queue.pop(), Some(Event::Interrupted)));
         for _ in 0..MAX_EVENTS {
             assert!(queue.fits(1));
-            queue.force(Event::Sync(Value::Null), 1);
+            queue.push(Event::Sync(Value::Null), 1);
         }
         assert!(!queue.fits(1));
         while queue.pop().is_some() {}
         assert!(queue.is_empty() && queue.is_roomy());
+    }
+
+    #[test]
+    fn interruptions_nobody_reads_do_not_add_up() {
+        let mut queue = EventQueue::default();
+        queue.rebuilt(true, false);
+        assert!(queue.is_empty(), "nothing was interrupted");
+        for _ in 0..100 {
+            queue.interrupt();
+            queue.interrupt();
+            queue.rebuilt(true, false);
+        }
+        assert!(matches!(queue.pop(), Some(Event::Interrupted)));
+        assert!(matches!(queue.pop(), Some(Event::Rebuilt { .. })));
+        assert!(queue.is_empty());
+        queue.interrupt();
+        assert!(matches!(queue.pop(), Some(Event::Interrupted)));
     }
 }

@@ -1,6 +1,6 @@
 //! What the application has been given: told to the toolshed after a reconnect, so that only differences are sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
@@ -77,7 +77,12 @@ impl Holdings {
 
     /// Takes over what a sync delivered.
     pub(crate) fn apply(&mut self, sync: &Value) {
-        let list = |name: &str| sync.get(name).and_then(Value::as_array).into_iter().flatten();
+        let list = |name: &str| {
+            sync.get(name)
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten()
+        };
         for upsert in list("upserts") {
             self.upsert(upsert);
         }
@@ -130,6 +135,28 @@ impl Holdings {
             }
             left -= len;
             declared.push(holding);
+        }
+        declared
+    }
+
+    /// Holdings of an application that has not read `unread` yet, in that order: of what those syncs name it holds some other
+    /// state, stated as one that no document has.
+    pub(crate) fn declare_before<'a>(&self, unread: impl Iterator<Item = &'a Value>) -> Vec<Value> {
+        let list = |sync: &'a Value, name: &str| {
+            let items = sync.get(name).and_then(Value::as_array);
+            items.into_iter().flatten().filter_map(Document::of)
+        };
+        let changed: BTreeSet<Document> = unread
+            .flat_map(|sync| list(sync, "upserts").chain(list(sync, "removes")))
+            .collect();
+        let mut declared = self.declare(usize::MAX, |document| !changed.contains(document));
+        for document in changed
+            .iter()
+            .take(MAX_HOLDINGS - declared.len().min(MAX_HOLDINGS))
+        {
+            let mut members = document.members();
+            members.insert("seq".to_owned(), 0.into());
+            declared.push(Value::Object(members));
         }
         declared
     }
@@ -203,6 +230,6 @@ mod tests {
         let mut holdings = Holdings::default();
         holdings.apply(&json!({ "upserts": upserts }));
         assert_eq!(all(&holdings).len(), MAX_HOLDINGS);
-        assert_eq!(holdings.declare(100, |_| true).len(), 3);
+        assert_eq!(holdings.declare(100, |_| true).len(), 4);
     }
 }

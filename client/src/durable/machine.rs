@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::budget::FrameBudget;
@@ -13,48 +12,13 @@ use super::commits::CommitQueue;
 use super::events::{Event, EventQueue};
 use super::holdings::Holdings;
 use super::retry::Backoff;
+use super::saved::SavedSession;
 use super::watches::{Frame, Watches};
 use crate::inner::Delivery;
 use crate::{ClientError, Denied, Did, Effect, Ended};
 
 /// The tag of answers to watch mutations. Commits are tagged with their `localSeq`, which starts at 1.
 pub(crate) const WATCH_TAG: u64 = 0;
-
-/// A session as it can be kept and opened again, also by another process. It holds the resume token: keep it as a secret.
-#[derive(Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SavedSession {
-    /// The space.
-    pub space: Did,
-    /// Whose session it is.
-    pub principal: Did,
-    /// The toolshed's name for it.
-    pub session_id: String,
-    /// What resuming takes.
-    pub session_token: String,
-    /// The newest state of the space that the application has seen.
-    pub seen_seq: u64,
-    /// The `localSeq` of the next commit.
-    pub next_local_seq: u64,
-    /// Commits without a verdict, in order, exactly as sent.
-    pub commits: Vec<Value>,
-    /// What is watched, as in `session.watch.set`.
-    pub watches: Vec<Value>,
-    /// What the application has been given, as in `session.watch.set`. Empty it if the application did not keep that.
-    pub holdings: Vec<Value>,
-}
-
-impl std::fmt::Debug for SavedSession {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SavedSession")
-            .field("space", &self.space)
-            .field("principal", &self.principal)
-            .field("session_id", &self.session_id)
-            .field("seen_seq", &self.seen_seq)
-            .field("next_local_seq", &self.next_local_seq)
-            .finish_non_exhaustive()
-    }
-}
 
 /// What belongs to a commit until its verdict.
 #[derive(Debug)]
@@ -159,13 +123,10 @@ impl Machine {
             .ok_or(ClientError::Usage("a saved watch has no identifier"))?;
         let holdings = Holdings::restore(&saved.holdings);
         let identity = Some((saved.session_id, saved.session_token));
-        Ok(Self::with(
-            identity,
-            commits,
-            watches,
-            holdings,
-            saved.seen_seq,
-        ))
+        let mut machine = Self::with(identity, commits, watches, holdings, saved.seen_seq);
+        // Between the two lives anything may have changed.
+        machine.events.interrupt();
+        Ok(machine)
     }
 
     fn with(
@@ -267,10 +228,8 @@ impl Machine {
         }
         self.commits.detached();
         self.watches.detached();
-        // A rebuild that did not finish is still announced.
-        if self.rebuilding.take().is_none() && self.gap == Gap::None {
-            self.events.force(Event::Interrupted, 0);
-        }
+        self.rebuilding = None;
+        self.events.interrupt();
         if self.gap == Gap::Closing {
             self.gap = Gap::None;
         }
@@ -290,7 +249,7 @@ impl Machine {
         for owner in self.watches.drain() {
             let _ = owner.send(Err(error()));
         }
-        self.events.force(Event::Ended(ended.clone()), 0);
+        self.events.push(Event::Ended(ended.clone()), 0);
     }
 
     pub(crate) fn ended(&self) -> Option<&Ended> {
@@ -320,6 +279,12 @@ impl Machine {
             return Step::Close;
         }
         Step::Idle
+    }
+
+    /// Whether all that was watched is known to the toolshed again.
+    pub(crate) fn is_restored(&self) -> bool {
+        // An application that does not read is not waited for.
+        self.watches.is_settled() || !self.events.is_roomy()
     }
 
     /// A step could not be sent, and never can.
@@ -438,7 +403,7 @@ impl Machine {
             let _ = owner.send(Err(error(&denied)));
         }
         if refused.lost {
-            self.events.force(Event::WatchesLost(denied), 0);
+            self.events.push(Event::WatchesLost(denied), 0);
         }
         self.finish_rebuilding();
     }
@@ -465,7 +430,7 @@ impl Machine {
                 return;
             }
             self.holdings.apply(&sync);
-            self.events.force(Event::Sync(sync), len);
+            self.events.push(Event::Sync(sync), len);
         }
         match self.gap {
             Gap::None => self.seen_seq = self.seen_seq.max(to),
@@ -475,7 +440,7 @@ impl Machine {
 
     fn offer(&mut self, event: Event, len: usize) {
         if self.gap != Gap::Open && self.has_room(len) {
-            self.events.force(event, len);
+            self.events.push(event, len);
         }
     }
 
@@ -484,10 +449,7 @@ impl Machine {
         if self.events.fits(len) {
             return true;
         }
-        // An interruption that is announced already covers this one.
-        if self.gap == Gap::None && self.rebuilding.is_none() {
-            self.events.force(Event::Interrupted, 0);
-        }
+        self.events.interrupt();
         self.gap = Gap::Open;
         false
     }
@@ -501,7 +463,7 @@ impl Machine {
             self.seen_seq = self.seen_seq.max(self.seen_after_gap);
         }
         if let Some((resumed, whole)) = self.rebuilding.take() {
-            self.events.force(Event::Rebuilt { resumed, whole }, 0);
+            self.events.rebuilt(resumed, whole);
         }
     }
 
@@ -568,22 +530,30 @@ impl Machine {
 
     /// Bytes of all watches.
     pub(crate) fn watches_len(&self) -> usize {
-        self.watches.wanted().values().map(super::watches::length).sum()
+        self.watches
+            .wanted()
+            .values()
+            .map(super::watches::length)
+            .sum()
     }
 
-    /// The session as it can be kept; `None` before its first open.
+    /// The session as it can be kept by an application that has read the events up to now; `None` before its first open.
     pub(crate) fn save(&self, space: Did, principal: Did) -> Option<SavedSession> {
         let (session_id, session_token) = self.identity.clone()?;
+        let before = self.events.unread().next().map(|sync| {
+            let from = sync.get("fromSeq").and_then(Value::as_u64);
+            from.unwrap_or(0)
+        });
         Some(SavedSession {
             space,
             principal,
             session_id,
             session_token,
-            seen_seq: self.seen_seq,
+            seen_seq: before.map_or(self.seen_seq, |from| from.min(self.seen_seq)),
             next_local_seq: self.commits.next_local_seq(),
             commits: self.commits.unanswered().cloned().collect(),
             watches: self.watches.wanted().values().cloned().collect(),
-            holdings: self.holdings.declare(usize::MAX, |_| true),
+            holdings: self.holdings.declare_before(self.events.unread()),
         })
     }
 }
@@ -601,12 +571,16 @@ fn tell(
         None => Some(outcome),
     };
     if let Some(outcome) = unheard {
-        events.force(Event::Answered { local_seq, outcome }, 0);
+        // Its place among what may wait is free only when it has been read. What the commit wrote is not repeated.
+        let outcome = outcome.map(|answer| json!({ "seq": answer.get("seq") }));
+        events.push_with(Event::Answered { local_seq, outcome }, 0, room);
     }
-    drop(room);
 }
 
 /// The toolshed says that it has no such session, or not any more.
 pub(crate) fn is_session_fault(denied: &Denied) -> bool {
     matches!(denied.name.as_str(), "SessionError" | "SessionRevokedError")
 }
+
+#[cfg(test)]
+mod tests;

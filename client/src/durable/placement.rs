@@ -115,7 +115,10 @@ mod tests {
         let places = spread(spaces.clone());
         assert_eq!(places, spread(spaces.into_iter().rev().collect()));
         for place in 0..MAX_SHARED {
-            let held = places.iter().filter(|(_, held)| *held == Some(place)).count();
+            let held = places
+                .iter()
+                .filter(|(_, held)| *held == Some(place))
+                .count();
             assert!((4..=32).contains(&held), "{place} has {held} of 64");
         }
     }

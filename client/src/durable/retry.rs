@@ -31,16 +31,7 @@ impl Backoff {
 
     /// It failed, or stopped to work: how long to wait.
     pub(crate) fn next_delay(&mut self, now: Instant, random: u64) -> Duration {
-        if let Some(since) = self.working_since.take()
-            && now.saturating_duration_since(since) >= RESET_AFTER
-        {
-            self.attempt = 0;
-        }
-        let bound = FIRST_DELAY
-            .saturating_mul(1 << self.attempt.min(8))
-            .min(MAX_DELAY);
-        self.attempt = self.attempt.saturating_add(1);
-        fraction(bound, random)
+        self.delay_from(0, now, random)
     }
 
     /// The same for a request that was refused for now, on a connection that goes on.
@@ -48,8 +39,19 @@ impl Backoff {
         self.next_delay(now, random).max(MIN_HOLD)
     }
 
-    fn skip_first(&mut self) {
-        self.attempt = self.attempt.max(1);
+    /// The same, but not earlier in the schedule than its step `least`.
+    fn delay_from(&mut self, least: u32, now: Instant, random: u64) -> Duration {
+        if let Some(since) = self.working_since.take()
+            && now.saturating_duration_since(since) >= RESET_AFTER
+        {
+            self.attempt = 0;
+        }
+        self.attempt = self.attempt.max(least);
+        let bound = FIRST_DELAY
+            .saturating_mul(1 << self.attempt.min(8))
+            .min(MAX_DELAY);
+        self.attempt = self.attempt.saturating_add(1);
+        fraction(bound, random)
     }
 }
 
@@ -66,35 +68,35 @@ pub(crate) enum Verdict {
 #[derive(Debug, Default)]
 pub(crate) struct Reconnect {
     backoff: Backoff,
+    /// The endpoint was right once.
+    has_connected: bool,
 }
 
 impl Reconnect {
     /// The hello was answered.
     pub(crate) fn connected(&mut self, now: Instant) {
+        self.has_connected = true;
         self.backoff.works(now);
     }
 
     /// The attempt failed, or the connection ended, with `error`.
     pub(crate) fn lost(&mut self, error: &ClientError, now: Instant, random: u64) -> Verdict {
-        match cause(error) {
-            Cause::Final => return Verdict::GiveUp,
-            Cause::Passing => {}
-            // A router that says it is full is not asked again at once; the minute it worked before counts all the same.
-            Cause::Full => {
-                let delay = self.backoff.next_delay(now, random);
-                if self.backoff.attempt > 1 {
-                    return Verdict::Retry(delay);
-                }
-                self.backoff.skip_first();
-            }
-        }
-        Verdict::Retry(self.backoff.next_delay(now, random))
+        let least = match cause(error) {
+            // What was trusted once is so again when somebody has mended its certificate; what never was is misconfigured.
+            Cause::Untrusted if self.has_connected => 1,
+            Cause::Final | Cause::Untrusted => return Verdict::GiveUp,
+            Cause::Passing => 0,
+            // A router that says it is full is not asked again at once.
+            Cause::Full => 1,
+        };
+        Verdict::Retry(self.backoff.delay_from(least, now, random))
     }
 }
 
 enum Cause {
     Passing,
     Full,
+    Untrusted,
     Final,
 }
 
@@ -106,8 +108,11 @@ fn cause(error: &ClientError) -> Cause {
             _ => Cause::Passing,
         },
         ClientError::Dial { .. } => Cause::Passing,
-        ClientError::Refused { status: 429 | 503 } => Cause::Full,
-        ClientError::Refused { status } if *status >= 500 => Cause::Passing,
+        ClientError::Untrusted { .. } => Cause::Untrusted,
+        ClientError::Refused {
+            status: 429 | 503, ..
+        } => Cause::Full,
+        ClientError::Refused { status, .. } if *status >= 500 => Cause::Passing,
         ClientError::Denied(denied) if denied.retriable => Cause::Passing,
         ClientError::Refused { .. }
         | ClientError::Protocol(_)
@@ -152,10 +157,7 @@ mod tests {
             .map(|millis| millis.div_ceil(1000))
             .collect();
         assert_eq!(bounds, [1, 2, 4, 8, 16, 30, 30]);
-        assert_eq!(
-            delay(reconnect.lost(&closed(None), now, 0)),
-            Duration::ZERO
-        );
+        assert_eq!(delay(reconnect.lost(&closed(None), now, 0)), Duration::ZERO);
     }
 
     #[test]
@@ -186,14 +188,21 @@ mod tests {
         }
         let full = Reconnect::default().lost(&closed(Some(1013)), now, u64::MAX);
         assert!(delay(full) > FIRST_DELAY);
-        let refused = ClientError::Refused { status: 403 };
+        let refused = ClientError::refused(403, b"");
         let verdict = Reconnect::default().lost(&refused, now, 0);
         assert_eq!(verdict, Verdict::GiveUp);
-        let full = ClientError::Refused { status: 503 };
-        assert_ne!(
-            Reconnect::default().lost(&full, now, 0),
-            Verdict::GiveUp
-        );
+        let full = ClientError::refused(503, b"");
+        assert_ne!(Reconnect::default().lost(&full, now, 0), Verdict::GiveUp);
+    }
+
+    #[test]
+    fn an_untrusted_certificate_is_final_unless_it_was_trusted_before() {
+        let now = Instant::now();
+        let mut reconnect = Reconnect::default();
+        let error = ClientError::Untrusted { cause: "" };
+        assert_eq!(reconnect.lost(&error, now, 0), Verdict::GiveUp);
+        reconnect.connected(now);
+        assert_ne!(reconnect.lost(&error, now, 0), Verdict::GiveUp);
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl<T> Watches<T> {
     pub(crate) fn set(&mut self, watches: BTreeMap<String, Value>, owner: T) {
         let before = std::mem::replace(&mut self.wanted, watches);
         self.fallback.get_or_insert(before);
-        self.expect(owner);
+        self.enlist(owner);
         self.redo();
     }
 
@@ -109,7 +109,7 @@ impl<T> Watches<T> {
         }
         let ids: Vec<String> = watches.keys().cloned().collect();
         self.wanted.extend(watches);
-        self.expect(owner);
+        self.enlist(owner);
         match &mut self.work {
             Work::All => {}
             Work::Add(due) => due.extend(ids),
@@ -151,11 +151,7 @@ impl<T> Watches<T> {
     }
 
     /// The frame to send now, in flight from here on.
-    pub(crate) fn send_next(
-        &mut self,
-        budget: &FrameBudget,
-        holdings: &Holdings,
-    ) -> Option<Frame> {
+    pub(crate) fn send_next(&mut self, budget: &FrameBudget, holdings: &Holdings) -> Option<Frame> {
         if !self.attached {
             return None;
         }
@@ -176,7 +172,9 @@ impl<T> Watches<T> {
         let set = run.all && !run.begun;
         let later = run.frames.iter().skip(1).flatten();
         let later = later.filter_map(|id| self.wanted.get(id));
-        let holdings = set.then(|| declare(&watches, later, budget, holdings)).flatten();
+        let holdings = set
+            .then(|| declare(&watches, later, budget, holdings))
+            .flatten();
         Some(Frame {
             set,
             watches,
@@ -255,7 +253,7 @@ impl<T> Watches<T> {
         self.owners.drain(..).map(|(_, owner)| owner)
     }
 
-    fn expect(&mut self, owner: T) {
+    fn enlist(&mut self, owner: T) {
         self.version += 1;
         self.owners.push_back((self.version, owner));
     }
@@ -444,7 +442,10 @@ mod tests {
         let mut told = Vec::new();
         let mut sets = Vec::new();
         while let Some(frame) = watches.send_next(&BUDGET, &holdings) {
-            assert!(watches.send_next(&BUDGET, &holdings).is_none(), "one at a time");
+            assert!(
+                watches.send_next(&BUDGET, &holdings).is_none(),
+                "one at a time"
+            );
             assert!(frame.watches.iter().map(length).sum::<usize>() <= BUDGET.target_len);
             assert_eq!(frame.set, frame.holdings.is_some());
             sets.push(frame.set);
@@ -483,7 +484,10 @@ mod tests {
         let first = watches.send_next(&BUDGET, &holdings).unwrap();
         let declared = first.holdings.unwrap();
         assert!(declared.contains(&json!({"id": "of:w000", "seq": 1})));
-        assert!(!declared.contains(&json!({"id": "of:w009", "seq": 1})), "named later");
+        assert!(
+            !declared.contains(&json!({"id": "of:w009", "seq": 1})),
+            "named later"
+        );
         let mut sync = json!({"upserts": [], "removes": [{"id": "of:linked"}, {"id": "of:stale"}]});
         watches.accepted(&mut sync);
         assert_eq!(sync, empty_sync());

@@ -5,7 +5,9 @@
     reason = "a helper that panics fails its test"
 )]
 
+mod examine;
 mod faults;
+mod reload;
 mod values;
 
 use std::path::Path;

@@ -178,7 +178,7 @@ fn defaults_are_those_of_the_documentation() {
 
 #[test]
 fn takes_both_edges_of_every_count_and_nothing_past_them() {
-    // Every count that stands in limits.md with a range; other keys are set so that no comparison is in the way.
+    // Every count that stands in `docs/operations.md` with a range; other keys are set so that no comparison is in the way.
     let unlimited = [
         "max_connections_per_space",
         "max_connections_per_principal",

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use memory_config::{Identity, RouterConfig};
@@ -15,6 +16,7 @@ use memory_ipc::packets::{
 use memory_wire::ids::{ConnectionId, Ticket};
 use memory_wire::{Did, Reason};
 use tempfile::TempDir;
+use tokio::sync::watch;
 
 /// Nothing here takes this long unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,7 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Files and toolsheds around a broker.
 pub(crate) struct Bench {
     _folder: TempDir,
-    config: RouterConfig,
+    pub(crate) config: RouterConfig,
+    /// The configuration of the role, as it is and becomes.
+    pub(crate) changes: watch::Sender<Arc<RouterConfig>>,
     pub(crate) toolsheds: [Option<TcpListener>; 2],
 }
 
@@ -64,6 +68,7 @@ impl Bench {
         let config = RouterConfig::parse(&text, &path("router.toml")).unwrap();
         Self {
             _folder: folder,
+            changes: watch::Sender::new(Arc::new(config.clone())),
             config,
             toolsheds: toolsheds.map(Some),
         }
@@ -72,7 +77,7 @@ impl Bench {
     /// Runs the role until the story is told.
     pub(crate) async fn run(&self, story: impl Future<Output = ()>) {
         tokio::select! {
-            ended = memory_directory_broker::run(self.config.clone()) => panic!("the role ended: {ended:?}"),
+            ended = memory_directory_broker::run(self.changes.subscribe()) => panic!("the role ended: {ended:?}"),
             told = tokio::time::timeout(PATIENCE, story) => told.expect("the story hangs"),
         }
     }

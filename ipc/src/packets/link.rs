@@ -114,5 +114,10 @@ packets! {
             /// The toolshed, by its place in the directory.
             index: u16,
         };
+        /// Unasked, last: an operator revoked a principal of this context, which is over.
+        b"wrv1" + 0 => Revoked {
+            /// Whom.
+            principal: Did,
+        };
     }
 }

@@ -61,6 +61,8 @@ packets! {
         b"reg1" + 1 => Register {
             /// The connection that the worker serves.
             connection: ConnectionId,
+            /// Number of the announcement whose chain that worker shows: it needs signatures of that chain's key.
+            announcement: u32,
         };
     }
 }
@@ -68,9 +70,11 @@ packets! {
 packets! {
     /// Key agent to spawner.
     pub enum KeyAgentToSpawner {
-        /// First packet after the spawner connected. Descriptor: a sealed memory file with the certificate chain, each
-        /// certificate (DER) behind its length in four bytes.
+        /// First packet after the spawner connected, and again whenever another certificate is in force. Descriptor: a sealed
+        /// memory file with the certificate chain, each certificate (DER) behind its length in four bytes.
         b"kal1" + 1 => KeyAnnounce {
+            /// Number of the announcement, larger than that of the one before.
+            announcement: u32,
             /// TLS `SignatureScheme` numbers that the key can sign with, best first (RFC 8446 section 4.2.3).
             schemes: Vec<u16>,
         };
@@ -84,6 +88,12 @@ packets! {
         /// the broker for that connection.
         b"reg1" + 2 => Register {
             /// The connection that the worker serves.
+            connection: ConnectionId,
+        };
+        /// Another broker serves a connection from now on. Descriptor: the link agent's end of its channel to that broker for
+        /// that connection, which takes the place of the one before.
+        b"bro1" + 1 => Broker {
+            /// The connection; it may have ended meanwhile.
             connection: ConnectionId,
         };
     }
@@ -108,8 +118,8 @@ packets! {
 packets! {
     /// Spawner to directory broker, on the broker's named socket.
     pub enum SpawnerToBroker {
-        /// A worker was made. Descriptors: the broker's end of its channel to that worker, then its end of the channel to the
-        /// link agent for that connection.
+        /// A worker was made, or lives on from the time of an earlier broker. Descriptors: the broker's end of its channel to
+        /// that worker, then its end of the channel to the link agent for that connection.
         b"reg1" + 2 => Register {
             /// The connection that the worker serves.
             connection: ConnectionId,

@@ -22,6 +22,9 @@ packets! {
             /// Unix milliseconds at which it was accepted.
             accepted_unix_ms: u64,
         };
+        /// Another broker is there. Descriptor: the worker's end of its channel to it, which takes the place of the one before.
+        /// Any number of times after [`SpawnerToWorker::Start`].
+        b"bro1" + 1 => Broker;
         /// The router shuts down: no new opens, answers in flight are delivered, then close.
         b"drn1" + 0 => Drain;
     }

@@ -77,17 +77,28 @@ pub(crate) fn spawner_to_listener() -> Samples<SpawnerToListener> {
 
 pub(crate) fn spawner_to_key_agent() -> Samples<SpawnerToKeyAgent> {
     let connection = connection();
-    vec![(SpawnerToKeyAgent::Register { connection }, b"reg1", 1)]
+    let register = SpawnerToKeyAgent::Register {
+        connection,
+        announcement: 7,
+    };
+    vec![(register, b"reg1", 1)]
 }
 
 pub(crate) fn key_agent_to_spawner() -> Samples<KeyAgentToSpawner> {
     let schemes = vec![0x0403, 0x0804, 0x0807];
-    vec![(KeyAgentToSpawner::KeyAnnounce { schemes }, b"kal1", 1)]
+    let announce = KeyAgentToSpawner::KeyAnnounce {
+        announcement: 7,
+        schemes,
+    };
+    vec![(announce, b"kal1", 1)]
 }
 
 pub(crate) fn spawner_to_link_agent() -> Samples<SpawnerToLinkAgent> {
     let connection = connection();
-    vec![(SpawnerToLinkAgent::Register { connection }, b"reg1", 2)]
+    vec![
+        (SpawnerToLinkAgent::Register { connection }, b"reg1", 2),
+        (SpawnerToLinkAgent::Broker { connection }, b"bro1", 1),
+    ]
 }
 
 pub(crate) fn link_agent_to_spawner() -> Samples<LinkAgentToSpawner> {
@@ -112,6 +123,7 @@ pub(crate) fn spawner_to_worker() -> Samples<SpawnerToWorker> {
     vec![
         (SpawnerToWorker::Settings, b"set1", 1),
         (start, b"srt1", 4),
+        (SpawnerToWorker::Broker, b"bro1", 1),
         (SpawnerToWorker::Drain, b"drn1", 0),
     ]
 }
@@ -185,7 +197,7 @@ pub(crate) fn worker_to_link_agent() -> Samples<WorkerToLinkAgent> {
 
 pub(crate) fn link_agent_to_worker() -> Samples<LinkAgentToWorker> {
     use LinkAgentToWorker::{
-        Ack, Authenticated, Bound, ChallengeIssued, HelloOk, LinkLost, Refused,
+        Ack, Authenticated, Bound, ChallengeIssued, HelloOk, LinkLost, Refused, Revoked,
     };
     let sequence = 7;
     let challenge = Challenge::from([5; 32]);
@@ -227,6 +239,7 @@ pub(crate) fn link_agent_to_worker() -> Samples<LinkAgentToWorker> {
         (Ack { sequence }, b"wak1", 0),
         (bound, b"wbr1", 0),
         (LinkLost { index: 2 }, b"wls1", 0),
+        (Revoked { principal: did() }, b"wrv1", 0),
     ]
 }
 

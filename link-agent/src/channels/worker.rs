@@ -1,16 +1,24 @@
 //! A worker's requests. Each is answered before the next is taken.
 
+use std::time::Duration;
+
 use memory_ipc::Channel;
 use memory_ipc::packets::{LinkAgentToWorker, WorkerToLinkAgent};
-use memory_wire::Reason;
 use memory_wire::ids::{Challenge, ConnectionId, ContextId};
-use tokio::sync::{Notify, mpsc};
+use memory_wire::{Did, Reason};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use super::Ended;
 use crate::Shared;
 use crate::agent::Fault;
 use crate::clock::Moment;
+use crate::context::Signals;
 use crate::entropy::random;
+use crate::refusals::Refusals;
+
+/// How long a worker whose context is over may take to go.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// Serves a worker until it is gone. A worker that does not read makes only this wait.
 pub(super) async fn serve(
@@ -18,13 +26,14 @@ pub(super) async fn serve(
     channel: &Channel,
     id: ContextId,
     connection: ConnectionId,
-    wake: &Notify,
+    signals: &Signals,
     news: mpsc::UnboundedSender<ConnectionId>,
 ) -> Result<(), Ended> {
+    let refusals = Refusals::new(connection);
     loop {
         let received = tokio::select! {
             received = channel.recv_packet::<WorkerToLinkAgent>() => received?,
-            () = wake.notified() => {
+            () = signals.lost.notified() => {
                 while let Some(index) = take_lost(shared, &id) {
                     channel.send_packet(&LinkAgentToWorker::LinkLost { index }, &[]).await?;
                 }
@@ -38,7 +47,7 @@ pub(super) async fn serve(
         let reply = match handle(shared, &id, connection, packet, &news) {
             Ok(reply) => reply,
             Err(Fault::Refused(reason)) => {
-                tracing::info!(%reason, %connection, "refused");
+                refusals.note(reason, None);
                 LinkAgentToWorker::Refused {
                     sequence,
                     reason: reason.code(),
@@ -47,7 +56,20 @@ pub(super) async fn serve(
             Err(Fault::Violation(what)) => return Err(Ended::Violation(what)),
         };
         channel.send_packet(&reply, &[]).await?;
+        // A signature takes a while: whoever asks without end gets one in turn with everybody else.
+        tokio::task::yield_now().await;
     }
+}
+
+/// Tells a worker that its context is over because an operator revoked a principal, and waits until it has gone: closing the
+/// channel under what it still says could take the word from it. A worker that stays gains nothing, and is not waited for long.
+pub(super) async fn revoke(channel: &Channel, principal: Did) {
+    // A channel that is full is not read: the toolsheds end what it has.
+    let _ = channel.try_send_packet(&LinkAgentToWorker::Revoked { principal }, &[]);
+    let gone =
+        async { while let Ok(Some(_)) = channel.recv_packet::<WorkerToLinkAgent>().await {} };
+    // Either way it is over.
+    let _ = timeout(LINGER, gone).await;
 }
 
 fn handle(

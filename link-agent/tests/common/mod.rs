@@ -25,6 +25,7 @@ use memory_wire::{Did, Reason};
 use rustls_pki_types::PrivateKeyDer;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
@@ -56,7 +57,9 @@ pub(crate) fn now() -> u64 {
 /// A link agent's files, and the sockets of its toolsheds (seeds 20, 21).
 pub(crate) struct Bench {
     _folder: TempDir,
-    config: RouterConfig,
+    pub(crate) config: RouterConfig,
+    /// The configuration of the role, as it is and becomes.
+    pub(crate) changes: watch::Sender<Arc<RouterConfig>>,
     pub(crate) toolsheds: Vec<Toolshed>,
 }
 
@@ -101,6 +104,7 @@ impl Bench {
         let config = RouterConfig::parse(&text, &path("router.toml")).unwrap();
         Self {
             _folder: folder,
+            changes: watch::Sender::new(Arc::new(config.clone())),
             config,
             toolsheds: listening,
         }
@@ -109,7 +113,7 @@ impl Bench {
     /// Runs the role until the story is told.
     pub(crate) async fn run(&self, story: impl Future<Output = ()>) {
         tokio::select! {
-            ended = memory_link_agent::run(self.config.clone()) => panic!("the role ended: {ended:?}"),
+            ended = memory_link_agent::run(self.changes.subscribe()) => panic!("the role ended: {ended:?}"),
             told = tokio::time::timeout(PATIENCE, story) => told.expect("the story hangs"),
         }
     }
@@ -296,6 +300,16 @@ impl Connection {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Registers another broker, as the spawner does; its channel before.
+    pub(crate) async fn replace_broker(&mut self, spawner: &Channel) -> Channel {
+        let (broker, end) = Channel::pair().unwrap();
+        let packet = SpawnerToLinkAgent::Broker {
+            connection: ConnectionId::new(0, [0; 4]),
+        };
+        spawner.send_packet(&packet, &[end.as_fd()]).await.unwrap();
+        std::mem::replace(&mut self.broker, Channel::from_fd(broker).unwrap())
     }
 
     /// Waits until the agent has ended the context.

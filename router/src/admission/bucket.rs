@@ -25,6 +25,18 @@ impl TokenBucket {
         }
     }
 
+    /// Fills at another rate from now on, up to a burst equal to it. What was taken stays taken.
+    pub(crate) fn set_rate(&mut self, rate: u64, now: Instant) {
+        self.fill(now);
+        self.rate = rate;
+        self.parts = self.parts.min(self.capacity());
+    }
+
+    /// Takes out what the other, brought up to date, holds less than this one.
+    pub(crate) fn lower_to(&mut self, other: &Self) {
+        self.parts = self.parts.min(other.parts);
+    }
+
     /// Whether a whole token is there.
     pub(crate) fn has_token(&mut self, now: Instant) -> bool {
         self.fill(now);
@@ -114,6 +126,20 @@ mod tests {
         assert!(!bucket.take(start - Duration::from_secs(50)));
         assert!(!bucket.take(start + Duration::from_millis(999)));
         assert!(bucket.take(start + Duration::from_secs(1)));
+    }
+
+    #[test]
+    fn another_rate_gives_no_tokens_at_once() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::new(2, start);
+        assert!(bucket.take(start) && bucket.take(start));
+        bucket.set_rate(1000, start);
+        assert!(!bucket.take(start));
+        let later = start + Duration::from_millis(10);
+        assert_eq!((0..100).filter(|_| bucket.take(later)).count(), 10);
+        let full = start + Duration::from_secs(10);
+        bucket.set_rate(3, full);
+        assert_eq!((0..100).filter(|_| bucket.take(full)).count(), 3);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(crate) enum Source {
 }
 
 /// How many leading bits of an address name its network.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Prefixes {
     /// 0..=32; more counts as 32.
     pub(crate) ipv4: u8,

@@ -16,6 +16,25 @@ const GENEROUS: AdmissionLimits = AdmissionLimits {
     prefixes: Prefixes { ipv4: 32, ipv6: 64 },
 };
 
+fn penalties() -> Penalties {
+    const SECOND: Duration = Duration::from_secs(1);
+    Penalties {
+        enabled: true,
+        threshold: SECOND,
+        protocol_error: SECOND,
+        failed_authentication: SECOND,
+        handshake_timeout: SECOND,
+        worker_crash: 60 * SECOND,
+        maximum: 60 * SECOND,
+        sources: 10,
+        exempt: Vec::new(),
+    }
+}
+
+fn admission_of(limits: AdmissionLimits, now: Instant) -> Admission {
+    Admission::new(limits, penalties(), now)
+}
+
 fn id(number: u32) -> ConnectionId {
     ConnectionId::new(1, number.to_be_bytes())
 }
@@ -32,7 +51,7 @@ fn host(number: u32) -> IpAddr {
 #[test]
 fn total_cap_admits_exactly_that_many() {
     let now = Instant::now();
-    let mut admission = Admission::new(
+    let mut admission = admission_of(
         AdmissionLimits {
             workers: 5,
             ..GENEROUS
@@ -54,7 +73,7 @@ fn total_cap_admits_exactly_that_many() {
 #[test]
 fn unauthenticated_cap_admits_exactly_that_many_and_frees_on_authentication() {
     let now = Instant::now();
-    let mut admission = Admission::new(
+    let mut admission = admission_of(
         AdmissionLimits {
             unauthenticated: 3,
             ..GENEROUS
@@ -92,7 +111,7 @@ fn source_caps_admit_exactly_that_many_and_leave_others_alone() {
         unauthenticated_per_source: 2,
         ..GENEROUS
     };
-    let mut admission = Admission::new(limits, now);
+    let mut admission = admission_of(limits, now);
     let source = address("192.0.2.1");
     assert_eq!(admission.admit(id(0), source, now), Ok(()));
     assert_eq!(admission.admit(id(1), source, now), Ok(()));
@@ -119,7 +138,7 @@ fn source_caps_admit_exactly_that_many_and_leave_others_alone() {
 #[test]
 fn ipv4_mapped_and_ipv4_share_one_allowance() {
     let now = Instant::now();
-    let mut admission = Admission::new(
+    let mut admission = admission_of(
         AdmissionLimits {
             per_source: 2,
             ..GENEROUS
@@ -148,7 +167,7 @@ fn ipv4_mapped_and_ipv4_share_one_allowance() {
 #[test]
 fn a_whole_ipv6_network_shares_one_allowance() {
     let now = Instant::now();
-    let mut admission = Admission::new(
+    let mut admission = admission_of(
         AdmissionLimits {
             per_source: 1,
             ..GENEROUS
@@ -174,7 +193,7 @@ fn rates_admit_exactly_their_burst_and_refill_with_time() {
         per_source_per_second: 2,
         ..GENEROUS
     };
-    let mut admission = Admission::new(limits, start);
+    let mut admission = admission_of(limits, start);
     let flood = address("192.0.2.1");
     assert_eq!(admission.admit(id(0), flood, start), Ok(()));
     assert_eq!(admission.admit(id(1), flood, start), Ok(()));
@@ -199,7 +218,7 @@ fn rates_admit_exactly_their_burst_and_refill_with_time() {
 #[test]
 fn reconnecting_does_not_renew_a_sources_rate() {
     let start = Instant::now();
-    let mut admission = Admission::new(
+    let mut admission = admission_of(
         AdmissionLimits {
             per_source_per_second: 2,
             ..GENEROUS
@@ -224,7 +243,7 @@ fn reconnecting_does_not_renew_a_sources_rate() {
 #[test]
 fn release_and_authentication_count_once() {
     let now = Instant::now();
-    let mut admission = Admission::new(
+    let mut admission = admission_of(
         AdmissionLimits {
             workers: 1,
             ..GENEROUS
@@ -251,7 +270,7 @@ fn losing_the_spawner_frees_every_place_but_not_the_rates() {
         per_source_per_second: 2,
         ..GENEROUS
     };
-    let mut admission = Admission::new(limits, now);
+    let mut admission = admission_of(limits, now);
     let source = address("192.0.2.1");
     assert_eq!(admission.admit(id(0), source, now), Ok(()));
     assert_eq!(admission.admit(id(1), source, now), Ok(()));
@@ -267,9 +286,74 @@ fn losing_the_spawner_frees_every_place_but_not_the_rates() {
 }
 
 #[test]
+fn caps_can_be_raised_and_lowered_under_live_connections() {
+    let now = Instant::now();
+    let mut admission = admission_of(GENEROUS, now);
+    let limits = |workers| AdmissionLimits {
+        workers,
+        ..GENEROUS
+    };
+    admission.set_limits(limits(2), penalties(), now);
+    for number in 1..=2 {
+        assert_eq!(admission.admit(id(number), host(number), now), Ok(()));
+    }
+    assert_eq!(admission.admit(id(3), host(3), now), Err(Refusal::Capacity));
+    admission.set_limits(limits(3), penalties(), now);
+    assert_eq!(admission.admit(id(3), host(3), now), Ok(()));
+    // Below what is there: nobody is dropped, and nobody admitted until it has fallen below.
+    admission.set_limits(limits(1), penalties(), now);
+    assert_eq!(admission.live(), 3);
+    for gone in 1..=3 {
+        assert_eq!(admission.admit(id(9), host(9), now), Err(Refusal::Capacity));
+        assert!(admission.release(&id(gone), now));
+    }
+    assert_eq!(admission.admit(id(9), host(9), now), Ok(()));
+}
+
+#[test]
+fn other_prefixes_count_the_live_connections_anew() {
+    let now = Instant::now();
+    let narrow = AdmissionLimits {
+        per_source: 2,
+        unauthenticated_per_source: 2,
+        per_source_per_second: 2,
+        ..GENEROUS
+    };
+    let wide = AdmissionLimits {
+        prefixes: Prefixes { ipv4: 24, ipv6: 64 },
+        ..narrow
+    };
+    let mut admission = admission_of(narrow, now);
+    let peers = ["192.0.2.1", "192.0.2.2", "198.51.100.1"].map(address);
+    for (number, peer) in (1..).zip(peers) {
+        assert_eq!(admission.admit(id(number), peer, now), Ok(()));
+    }
+    assert!(admission.authenticated(&id(1)));
+    admission.set_limits(wide, penalties(), now);
+    // Two of one network, one of them authenticated; one of the other.
+    let fourth = address("192.0.2.4");
+    assert_eq!(admission.admit(id(4), fourth, now), Err(Refusal::Source));
+    let fifth = address("198.51.100.5");
+    assert_eq!(admission.admit(id(5), fifth, now), Ok(()));
+    // Its rate was not renewed: one of two tokens had been taken.
+    admission.release(&id(5), now);
+    assert_eq!(admission.admit(id(6), fifth, now), Err(Refusal::SourceRate));
+    for number in 1..=3 {
+        assert!(admission.release(&id(number), now));
+    }
+    assert_eq!(admission.live(), 0);
+    // And back: nothing is left counted.
+    admission.set_limits(narrow, penalties(), now);
+    for number in 1..=2 {
+        assert_eq!(admission.admit(id(number), fourth, now), Ok(()));
+    }
+    assert_eq!(admission.admit(id(3), fourth, now), Err(Refusal::Source));
+}
+
+#[test]
 fn traffic_from_many_addresses_does_not_grow_the_table() {
     let start = Instant::now();
-    let mut admission = Admission::new(
+    let mut admission = admission_of(
         AdmissionLimits {
             per_second: 2000,
             ..GENEROUS
@@ -287,6 +371,62 @@ fn traffic_from_many_addresses_does_not_grow_the_table() {
     }
 }
 
+#[test]
+fn who_misbehaves_is_dropped_and_who_was_refused_is_not() {
+    let now = Instant::now();
+    let mut admission = admission_of(GENEROUS, now);
+    let [crashing, refused] = ["192.0.2.1", "192.0.2.2"].map(address);
+    let mut connect = |peer: IpAddr, outcome| {
+        let admitted = admission.admit(id(1), peer, now);
+        assert_eq!(admission.end(&id(1), outcome, now), admitted.is_ok());
+        assert_eq!(admission.live(), 0);
+        admitted
+    };
+    for _ in 0..100 {
+        assert_eq!(connect(refused, WorkerOutcome::Overload), Ok(()));
+    }
+    assert_eq!(connect(crashing, WorkerOutcome::Crash), Ok(()));
+    assert_eq!(
+        connect(crashing, WorkerOutcome::Clean),
+        Err(Refusal::Penalized)
+    );
+    assert_eq!(connect(refused, WorkerOutcome::Clean), Ok(()));
+    // An end that is told twice counts once, and so does one of a connection that was never there.
+    assert!(!admission.end(&id(1), WorkerOutcome::Crash, now));
+    assert_eq!(admission.admit(id(1), refused, now), Ok(()));
+    // Penalties outlive the spawner and a reload.
+    admission.release_all(now);
+    admission.set_limits(GENEROUS, penalties(), now);
+    let later = now + Duration::from_secs(59);
+    assert_eq!(
+        admission.admit(id(1), crashing, later),
+        Err(Refusal::Penalized)
+    );
+    let over = now + Duration::from_secs(60);
+    assert_eq!(admission.admit(id(1), crashing, over), Ok(()));
+}
+
+#[test]
+fn waiting_for_headers_is_bounded_and_counts_nowhere_else() {
+    let now = Instant::now();
+    let limits = AdmissionLimits {
+        unauthenticated: 2,
+        per_source: 1,
+        ..GENEROUS
+    };
+    let mut admission = admission_of(limits, now);
+    let waiting = [(); 2].map(|()| admission.expect_header().unwrap());
+    assert_eq!(
+        admission.expect_header().unwrap_err(),
+        Refusal::Unauthenticated
+    );
+    for number in 1..=2 {
+        assert_eq!(admission.admit(id(number), host(number), now), Ok(()));
+    }
+    drop(waiting);
+    assert!(admission.expect_header().is_ok());
+}
+
 proptest! {
     /// Any interleaving: the counts are those of a plain list, and no cap is ever passed or missed.
     #[test]
@@ -299,7 +439,7 @@ proptest! {
             unauthenticated_per_source: 2,
             ..GENEROUS
         };
-        let mut admission = Admission::new(limits, now);
+        let mut admission = admission_of(limits, now);
         let mut model: Vec<(u32, u32, bool)> = Vec::new();
         for (step, number, network) in steps {
             match step {

@@ -8,7 +8,7 @@ mod processes;
 mod stage;
 mod story;
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use clap::Args;
 use tokio::runtime::Builder;
@@ -84,7 +84,7 @@ async fn tell(
 }
 
 /// One of the demo's toolsheds, in a process of its own.
-pub(crate) fn toolshed(fixture: &PathBuf) -> Result<(), Failure> {
+pub(crate) fn toolshed(fixture: &Path) -> Result<(), Failure> {
     memory_sandbox::die_with_parent(None)
         .map_err(|error| Failure::because(Exit::Unavailable, "cannot follow the demo", error))?;
     memory_toolshed::fixture::run(fixture)

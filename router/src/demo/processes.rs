@@ -76,6 +76,8 @@ impl Deployment {
             .arg("run")
             .arg("--config")
             .arg(stage.config())
+            // A terminal that is closed ends this process, and reloads a router: it must not stay behind.
+            .env(crate::supervised::VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());

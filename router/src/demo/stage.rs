@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,6 +17,9 @@ use crate::exit::{Exit, Failure};
 /// How many toolsheds share the spaces.
 pub(crate) const TOOLSHEDS: usize = 2;
 const BASE58: &str = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+
+/// Longest path of a socket, bytes (`sun_path` without its zero).
+const MAX_SOCKET_PATH: usize = 107;
 
 /// The deployment's files and identities.
 pub(crate) struct Stage {
@@ -39,6 +43,17 @@ impl Stage {
             .tempdir()
             .map_err(|error| Failure::io("cannot make a temporary folder", error))?;
         let path = folder.path().to_path_buf();
+        let longest = path.join("ipc/directory-broker.sock").as_os_str().len();
+        if longest > MAX_SOCKET_PATH {
+            return Err(Failure::new(
+                Exit::Configuration,
+                format!(
+                    "TMPDIR is too long: sockets below {} would have paths of {longest} bytes, of {MAX_SOCKET_PATH} allowed; \
+                     try TMPDIR=/tmp",
+                    path.display()
+                ),
+            ));
+        }
         let [public, first, second] = free_addresses()?;
 
         let router = identity()?;
@@ -203,6 +218,9 @@ fn certificate(
     let certificate = params.self_signed(&key).map_err(failed)?;
     write(folder, &format!("{name}.pem"), &certificate.pem())?;
     write(folder, &format!("{name}.key"), &key.serialize_pem())?;
+    let private = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(folder.join(format!("{name}.key")), private)
+        .map_err(|error| Failure::io(format!("cannot protect {name}.key"), error))?;
     Ok(certificate.der().to_vec())
 }
 

@@ -1,20 +1,24 @@
-//! The listener: accepts public connections, admits them by source, and hands them to the spawner. It reads no byte of them.
+//! The listener: accepts public connections, admits them by source, and hands them to the spawner. It reads no byte of a
+//! client, only the header that a balancer puts before them where the configuration says so ([`proxy`]).
 //!
 //! Connections are accepted only while the spawner says that they can be served; until then they wait in the kernel's queue.
 //! Every admitted connection holds a place in [`Admission`] until the spawner says that it ended, or until the spawner
 //! itself is gone, for then its workers are gone too.
 
 mod announce;
+mod proxy;
 mod socket;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use memory_config::{ProxyProtocol, RouterConfig};
+use memory_budget::Permit;
+use memory_config::{Network, ProxyProtocol, RouterConfig};
 use memory_ipc::packets::{ListenerToSpawner, SpawnerToListener};
 use memory_ipc::{Channel, ChannelError, connect};
 use memory_wire::Reason;
@@ -22,16 +26,18 @@ use memory_wire::ids::ConnectionId;
 use rustix::net::sockopt::{set_tcp_nodelay, set_tcp_user_timeout};
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
-use tokio::task::{JoinHandle, spawn_local};
+use tokio::task::{JoinHandle, JoinSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use crate::admission::{Admission, AdmissionLimits, DropLog, DropReport, Prefixes};
+use crate::admission::{Admission, AdmissionLimits, DropLog, DropReport, Prefixes, Refusal};
 use crate::backoff::Backoff;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
+use crate::reload::Changes;
 use crate::signals::StopSignals;
 use crate::throttle::{LOG_INTERVAL, Throttle};
 
 pub(crate) use announce::Announcement;
+use proxy::{HeaderFault, Origin};
 use socket::{AcceptFailure, Acceptor, Spare, bind_all};
 
 /// The name of the spawner's socket in `ipc_dir`.
@@ -51,15 +57,9 @@ const DRAIN_GRACE: Duration = Duration::from_secs(2);
 /// that standard output is a pipe to a parent that wants to know whether clients are served.
 ///
 /// # Errors
-/// When an address cannot be had, or the configuration asks for something that is not implemented.
-pub(crate) async fn run(config: &RouterConfig, supervised: bool) -> Result<(), Failure> {
-    if config.proxy_protocol != ProxyProtocol::Off {
-        // Its header would be taken for the client's first bytes, and every client counted as one source.
-        return Err(Failure::new(
-            Exit::Configuration,
-            "proxy_protocol: only \"off\" is available in this version",
-        ));
-    }
+/// When an address cannot be had.
+pub(crate) async fn run(mut changes: Changes, supervised: bool) -> Result<(), Failure> {
+    let config = Arc::clone(&changes.borrow_and_update());
     let mut signals = StopSignals::new()?;
     let sockets = bind_all(&config.listen)?;
     for socket in &sockets {
@@ -68,10 +68,11 @@ pub(crate) async fn run(config: &RouterConfig, supervised: bool) -> Result<(), F
             .map_err(|error| Failure::io("cannot read a listening address", error))?;
         tracing::info!(reason = "listening", %address, "listening");
     }
-    let listener = Rc::new(Listener::new(config)?);
+    let listener = Rc::new(Listener::new(&config)?);
 
     spawn_local(Rc::clone(&listener).follow_spawner(config.ipc_dir.join(SPAWNER_SOCKET)));
     spawn_local(Rc::clone(&listener).report_drops());
+    spawn_local(Rc::clone(&listener).follow_config(changes.clone()));
     if supervised {
         spawn_local(announce(listener.accepting.subscribe()));
     }
@@ -81,13 +82,14 @@ pub(crate) async fn run(config: &RouterConfig, supervised: bool) -> Result<(), F
         .collect();
 
     signals.next().await;
+    let timeouts = changes.borrow().timeouts.clone();
     tracing::info!(
         reason = "stop",
         connections = listener.admission.borrow().live(),
         "stopping"
     );
     tokio::select! {
-        () = sleep(config.timeouts.pre_drain) => {}
+        () = sleep(timeouts.pre_drain) => {}
         () = signals.next() => {}
     }
     for acceptor in acceptors {
@@ -95,7 +97,7 @@ pub(crate) async fn run(config: &RouterConfig, supervised: bool) -> Result<(), F
         // The socket is closed when the task is gone, and only then are clients sent elsewhere.
         drop(acceptor.await);
     }
-    listener.drain(config.timeouts.drain + DRAIN_GRACE).await;
+    listener.drain(timeouts.drain + DRAIN_GRACE).await;
     Ok(())
 }
 
@@ -131,35 +133,109 @@ struct Listener {
     /// Woken when a connection has ended or the spawner is gone.
     ended: Notify,
     /// `TCP_USER_TIMEOUT` of every connection, in milliseconds.
-    user_timeout: u32,
+    user_timeout: Cell<u32>,
+    balancers: RefCell<Balancers>,
+}
+
+/// Who stands between clients and this listener.
+#[derive(Debug)]
+struct Balancers {
+    /// The networks that a header is taken from; `None` when nobody sends one.
+    trusted: Option<Vec<Network>>,
+    /// By when a header must have come, from accept.
+    patience: Duration,
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+struct Arrival {
+    stream: TcpStream,
+    /// The TCP peer.
+    peer: SocketAddr,
+    /// Deadlines count from here.
+    unix_millis: u64,
+}
+
+/// The place of an admitted connection until the spawner has it: given back otherwise, also when the task is stopped.
+#[derive(Debug)]
+struct Place<'a> {
+    listener: &'a Listener,
+    connection: ConnectionId,
+    is_handed_over: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.is_handed_over {
+            let mut admission = self.listener.admission.borrow_mut();
+            admission.release(&self.connection, Instant::now());
+            self.listener.ended.notify_one();
+        }
+    }
 }
 
 impl Listener {
     fn new(config: &RouterConfig) -> Result<Self, Failure> {
         Ok(Self {
-            admission: RefCell::new(Admission::new(admission_limits(config), Instant::now())),
+            admission: RefCell::new(Admission::new(
+                admission_limits(config),
+                config.penalties.clone(),
+                Instant::now(),
+            )),
             drops: RefCell::default(),
             failures: RefCell::default(),
             spare: Spare::new()?,
             spawner: RefCell::default(),
             accepting: watch::channel(false).0,
             ended: Notify::new(),
-            user_timeout: u32::try_from(config.timeouts.tcp_user.as_millis()).unwrap_or(u32::MAX),
+            user_timeout: Cell::new(user_timeout(config)),
+            balancers: RefCell::new(balancers(config)),
         })
     }
 
-    /// Accepts on one socket for ever.
+    /// Takes other bounds as they come. What is counted stays counted.
+    async fn follow_config(self: Rc<Self>, mut changes: Changes) {
+        while changes.changed().await.is_ok() {
+            let config = Arc::clone(&changes.borrow_and_update());
+            self.user_timeout.set(user_timeout(&config));
+            self.balancers.replace(balancers(&config));
+            self.admission.borrow_mut().set_limits(
+                admission_limits(&config),
+                config.penalties.clone(),
+                Instant::now(),
+            );
+        }
+    }
+
+    /// Accepts on one socket for ever. Connections that wait for their header end with this.
     async fn accept_on(self: Rc<Self>, mut acceptor: Acceptor) {
         let mut accepting = self.accepting.subscribe();
+        let mut waiting = JoinSet::new();
         loop {
             // The sender lives in `self`.
             drop(accepting.wait_for(|accepting| *accepting).await);
             let accepted = tokio::select! {
                 _ = accepting.wait_for(|accepting| !*accepting) => continue,
+                Some(_) = waiting.join_next() => continue,
                 accepted = acceptor.accept(&self.spare) => accepted,
             };
             match accepted {
-                Ok((stream, peer)) => self.take(stream, peer).await,
+                Ok((stream, peer)) => {
+                    let unix_millis = unix_millis();
+                    let arrival = Arrival {
+                        stream,
+                        peer,
+                        unix_millis,
+                    };
+                    match self.expected_header(peer) {
+                        Ok(None) => self.take(arrival, peer).await,
+                        Ok(Some((place, patience))) => {
+                            let take = Rc::clone(&self).take_proxied(arrival, place, patience);
+                            waiting.spawn_local(take);
+                        }
+                        Err(refusal) => self.note_drop(refusal, peer),
+                    }
+                }
                 Err(failure) => {
                     self.report_failure(failure);
                     acceptor.pause().await;
@@ -168,10 +244,63 @@ impl Listener {
         }
     }
 
-    /// Admits an accepted connection and hands it over, or drops it.
-    async fn take(&self, stream: TcpStream, peer: SocketAddr) {
+    /// Whether a header is to come before anything else: then a place to wait for it, and for how long. Refused when there
+    /// is none, or the peer is no balancer.
+    fn expected_header(&self, peer: SocketAddr) -> Result<Option<(Permit, Duration)>, Refusal> {
+        let balancers = self.balancers.borrow();
+        let Some(trusted) = &balancers.trusted else {
+            return Ok(None);
+        };
+        if !trusted.iter().any(|network| network.contains(peer.ip())) {
+            return Err(Refusal::ProxyHeader);
+        }
+        let place = self.admission.borrow().expect_header()?;
+        Ok(Some((place, balancers.patience)))
+    }
+
+    /// Takes a connection of a balancer as soon as it is known whose it is.
+    async fn take_proxied(self: Rc<Self>, arrival: Arrival, place: Permit, patience: Duration) {
+        let Arrival {
+            mut stream, peer, ..
+        } = arrival;
+        let header = timeout(patience, proxy::read(&mut stream)).await;
+        drop(place);
+        let arrival = Arrival { stream, ..arrival };
+        match header.unwrap_or(Err(HeaderFault::Late)) {
+            Ok(Origin::Client(client)) => self.take(arrival, client).await,
+            Ok(Origin::Unspecified) => self.take(arrival, peer).await,
+            // Balancers look often, and nobody is to be told.
+            Ok(Origin::Balancer) | Err(HeaderFault::Nothing) => {
+                tracing::debug!(reason = "health-check", %peer, "a balancer looked whether clients are accepted");
+            }
+            Err(fault) => {
+                tracing::debug!(
+                    reason = Reason::ProxyHeader.as_str(),
+                    %peer,
+                    error = &fault as &dyn std::error::Error,
+                    "no usable header"
+                );
+                self.note_drop(Refusal::ProxyHeader, peer);
+            }
+        }
+    }
+
+    fn note_drop(&self, refusal: Refusal, peer: SocketAddr) {
+        let report = self.drops.borrow_mut().note(refusal, peer, Instant::now());
+        if let Some(report) = report {
+            log_drops(&report);
+        }
+    }
+
+    /// Admits a connection of this peer and hands it over, or drops it.
+    async fn take(&self, arrival: Arrival, peer: SocketAddr) {
+        let Arrival {
+            stream,
+            unix_millis,
+            ..
+        } = arrival;
         let now = Instant::now();
-        let Some(connection) = self.draw_id() else {
+        let Some(connection) = self.draw_id(unix_millis) else {
             tracing::error!(reason = Reason::Internal.as_str(), %peer, "no random bytes for a connection ID");
             return;
         };
@@ -181,23 +310,23 @@ impl Listener {
             .admit(connection, peer.ip(), now);
         if let Err(refusal) = admitted {
             drop(stream);
-            if let Some(report) = self.drops.borrow_mut().note(refusal, peer, now) {
-                log_drops(&report);
-            }
+            self.note_drop(refusal, peer);
             return;
         }
-        if let Err(error) = self.hand_over(connection, stream, peer).await {
-            self.admission
-                .borrow_mut()
-                .release(&connection, Instant::now());
-            self.ended.notify_one();
-            tracing::warn!(
+        let mut place = Place {
+            listener: self,
+            connection,
+            is_handed_over: false,
+        };
+        match self.hand_over(connection, stream, peer).await {
+            Ok(()) => place.is_handed_over = true,
+            Err(error) => tracing::warn!(
                 reason = error.reason(),
                 %connection,
                 %peer,
                 error = &error as &dyn std::error::Error,
                 "could not hand a connection to the spawner; it is dropped"
-            );
+            ),
         }
     }
 
@@ -212,7 +341,7 @@ impl Listener {
         let socket = OwnedFd::from(stream.into_std().map_err(ChannelError::Setup)?);
         // Set here because a worker may not. A connection that was reset meanwhile refuses them, which its worker finds out.
         let _ = set_tcp_nodelay(&socket, true);
-        let _ = set_tcp_user_timeout(&socket, self.user_timeout);
+        let _ = set_tcp_user_timeout(&socket, self.user_timeout.get());
         let packet = ListenerToSpawner::NewConnection {
             connection,
             peer,
@@ -230,11 +359,7 @@ impl Listener {
     }
 
     /// An ID that is not in use. 32 random bits a millisecond: more than a second attempt is not needed in practice.
-    fn draw_id(&self) -> Option<ConnectionId> {
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        let unix_millis = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
+    fn draw_id(&self, unix_millis: u64) -> Option<ConnectionId> {
         for _ in 0..4 {
             let mut entropy = [0; 4];
             getrandom::fill(&mut entropy).ok()?;
@@ -313,7 +438,7 @@ impl Listener {
             } => {
                 self.admission
                     .borrow_mut()
-                    .release(connection, Instant::now());
+                    .end(connection, *outcome, Instant::now());
                 self.ended.notify_one();
                 tracing::debug!(reason = outcome.as_str(), %connection, "a connection ended");
             }
@@ -379,6 +504,13 @@ impl Listener {
                 setting = "RLIMIT_NOFILE (LimitNOFILE= of the unit, ulimit -n)",
                 "out of file descriptors: connections are dropped, and accepting pauses"
             ),
+            AcceptFailure::Memory(errno) => tracing::error!(
+                reason = Reason::Internal.as_str(),
+                count,
+                error = %errno,
+                setting = "MemoryMax= of the unit, net.ipv4.tcp_mem",
+                "out of memory: accepting pauses"
+            ),
             AcceptFailure::Other(errno) => {
                 tracing::error!(reason = Reason::Internal.as_str(), count, error = %errno, "cannot accept; accepting pauses");
             }
@@ -393,7 +525,30 @@ fn log_drops(report: &DropReport) {
         peer,
     } = report;
     let (reason, setting) = (refusal.reason().as_str(), refusal.setting());
-    tracing::warn!(reason, count, %peer, setting, "dropped connections before reading from them");
+    tracing::warn!(reason, count, %peer, setting, "dropped connections before reading from their clients");
+}
+
+/// Now, in milliseconds of Unix time.
+fn unix_millis() -> u64 {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn balancers(config: &RouterConfig) -> Balancers {
+    Balancers {
+        trusted: match config.proxy_protocol {
+            ProxyProtocol::Off => None,
+            ProxyProtocol::V2 => Some(config.proxy_trusted.clone()),
+        },
+        patience: config.timeouts.handshake,
+    }
+}
+
+/// `TCP_USER_TIMEOUT`, in milliseconds.
+fn user_timeout(config: &RouterConfig) -> u32 {
+    u32::try_from(config.timeouts.tcp_user.as_millis()).unwrap_or(u32::MAX)
 }
 
 fn admission_limits(config: &RouterConfig) -> AdmissionLimits {

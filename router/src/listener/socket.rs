@@ -71,7 +71,9 @@ pub(super) struct Acceptor {
 pub(super) enum AcceptFailure {
     /// Out of file descriptors, this process or the system.
     Descriptors(Errno),
-    /// Something else, such as out of memory.
+    /// Out of memory, this process's group or the kernel.
+    Memory(Errno),
+    /// Something else.
     Other(Errno),
 }
 
@@ -107,6 +109,7 @@ impl Acceptor {
                     spare.shed(&self.socket).await;
                     return Err(AcceptFailure::Descriptors(errno));
                 }
+                Errno::NOMEM | Errno::NOBUFS => return Err(AcceptFailure::Memory(errno)),
                 // Errors of the connection, not of the socket: see accept(2), "Error handling".
                 Errno::CONNABORTED
                 | Errno::CONNRESET

@@ -1,4 +1,4 @@
-//! The three agents: reaching them, and what their loss means (architecture.md section 4).
+//! The three agents: reaching them, and what their loss means (`docs/design.md`).
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -10,9 +10,9 @@ use memory_ipc::{Channel, ChannelError, connect};
 use memory_wire::Reason;
 use tokio::time::sleep;
 
-use super::Spawner;
 use super::registry::Order;
 use super::settings::Settings;
+use super::{Spawner, rewire};
 use crate::backoff::Backoff;
 use crate::throttle::Throttle;
 
@@ -63,8 +63,8 @@ impl Agent {
 /// The channels to the agents that are there.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
-    /// Since it has announced its certificate.
-    key: Option<Rc<Channel>>,
+    /// Since it has announced its certificate; with the number of its newest announcement.
+    key: Option<(Rc<Channel>, u32)>,
     link: Option<Rc<Channel>>,
     broker: Option<Rc<Channel>>,
     /// The link agent can make contexts: the offer is frozen.
@@ -72,36 +72,58 @@ pub(super) struct Agents {
 }
 
 impl Agents {
-    /// Key agent, link agent and broker.
+    /// All three.
     ///
     /// # Errors
     /// What a connection is refused with while one of them is missing or not ready.
-    pub(super) fn all(&self) -> Result<(&Channel, &Channel, &Channel), Reason> {
-        let key = self.key.as_deref().ok_or(Reason::KeyAgentLost)?;
+    pub(super) fn all(&self) -> Result<Present<'_>, Reason> {
+        let (key, announcement) = self.key.as_ref().ok_or(Reason::KeyAgentLost)?;
         let link = self
             .link
             .as_deref()
             .filter(|_| self.link_ready.get())
             .ok_or(Reason::LinkAgentLost)?;
         let broker = self.broker.as_deref().ok_or(Reason::BrokerLost)?;
-        Ok((key, link, broker))
+        Ok(Present {
+            key,
+            announcement: *announcement,
+            link,
+            broker,
+        })
     }
 
-    fn set(&mut self, agent: Agent, channel: Option<Rc<Channel>>) {
+    /// The link agent's channel, ready or not.
+    pub(super) fn link(&self) -> Option<Rc<Channel>> {
+        self.link.clone()
+    }
+
+    fn set_link(&mut self, channel: Option<Rc<Channel>>) {
+        self.link = channel;
+        self.link_ready.set(false);
+    }
+
+    fn lose(&mut self, agent: Agent) {
         match agent {
-            Agent::Key => self.key = channel,
-            Agent::Link => self.link = channel,
-            Agent::Broker => self.broker = channel,
-        }
-        if agent == Agent::Link {
-            self.link_ready.set(false);
+            Agent::Key => self.key = None,
+            Agent::Link => self.set_link(None),
+            Agent::Broker => self.broker = None,
         }
     }
 }
 
+/// Agents that can serve a connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Present<'a> {
+    pub(super) key: &'a Channel,
+    /// The newest of the key agent.
+    pub(super) announcement: u32,
+    pub(super) link: &'a Channel,
+    pub(super) broker: &'a Channel,
+}
+
 /// Keeps a channel to an agent for ever.
 pub(super) async fn follow(spawner: Rc<Spawner>, agent: Agent) {
-    let path = spawner.config.ipc_dir.join(agent.socket());
+    let path = spawner.config().ipc_dir.join(agent.socket());
     let mut backoff = Backoff::new(FIRST_CONNECT_PAUSE, LONGEST_CONNECT_PAUSE);
     let mut unreachable = Throttle::default();
     loop {
@@ -157,15 +179,16 @@ enum AgentEnd {
 }
 
 async fn hear_key_agent(spawner: &Rc<Spawner>, channel: &Rc<Channel>) -> Result<(), AgentEnd> {
-    while let Some((KeyAgentToSpawner::KeyAnnounce { schemes }, descriptors)) =
-        channel.recv_packet().await?
-    {
+    while let Some((packet, descriptors)) = channel.recv_packet().await? {
+        let KeyAgentToSpawner::KeyAnnounce {
+            announcement,
+            schemes,
+        } = packet;
         let [chain] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|_| AgentEnd::Unexpected)?;
-        spawner.use_settings(Settings::announced(&spawner.config, chain, schemes)?);
-        spawner
-            .agents
-            .borrow_mut()
-            .set(Agent::Key, Some(Rc::clone(channel)));
+        let config = spawner.config();
+        spawner.use_settings(Settings::announced(&config, chain, schemes)?);
+        // From here on whoever is registered shows the chain of this announcement: see `life::live`.
+        spawner.agents.borrow_mut().key = Some((Rc::clone(channel), announcement));
         spawner.tell_ready();
     }
     Ok(())
@@ -175,7 +198,7 @@ async fn hear_link_agent(spawner: &Rc<Spawner>, channel: &Rc<Channel>) -> Result
     spawner
         .agents
         .borrow_mut()
-        .set(Agent::Link, Some(Rc::clone(channel)));
+        .set_link(Some(Rc::clone(channel)));
     while let Some((packet, _)) = channel.recv_packet().await? {
         match packet {
             LinkAgentToSpawner::Ready { accepting } => {
@@ -189,20 +212,25 @@ async fn hear_link_agent(spawner: &Rc<Spawner>, channel: &Rc<Channel>) -> Result
 }
 
 async fn hear_broker(spawner: &Rc<Spawner>, channel: &Rc<Channel>) -> Result<(), AgentEnd> {
-    spawner
-        .agents
-        .borrow_mut()
-        .set(Agent::Broker, Some(Rc::clone(channel)));
+    spawner.agents.borrow_mut().broker = Some(Rc::clone(channel));
+    // In the same step: who is given to a worker from now on is registered with this broker to begin with.
+    let connections = spawner.registry.borrow().served();
     spawner.tell_ready();
-    match channel.recv(&mut Vec::new()).await? {
-        None => Ok(()),
-        Some(_) => Err(AgentEnd::Unexpected),
+    let silent = async {
+        match channel.recv(&mut Vec::new()).await? {
+            None => Ok(()),
+            Some(_) => Err(AgentEnd::Unexpected),
+        }
+    };
+    tokio::select! {
+        end = silent => end,
+        Err(error) = rewire::rewire(spawner, channel, connections) => Err(error.into()),
     }
 }
 
 /// Acts on the loss of an agent. Nothing is accepted until it is back; what goes on without it goes on.
 fn lose(spawner: &Rc<Spawner>, agent: Agent, end: &AgentEnd) {
-    spawner.agents.borrow_mut().set(agent, None);
+    spawner.agents.borrow_mut().lose(agent);
     spawner.tell_ready();
     let error = end as &dyn std::error::Error;
     tracing::error!(

@@ -73,10 +73,16 @@ pub(super) async fn live(
             return;
         }
         match idle(&spawner, number, &process).await {
+            // Another certificate came in this very moment. A worker that shows the one before would get signatures of the
+            // other key: the next is to serve this connection.
+            Idle::Given(job) if !spawner.is_current(&settings) => spawner.place(job),
             Idle::Given(job) => {
                 let begun = begin(&spawner.agents.borrow(), &process, &job);
                 match begun {
-                    Ok(()) => return serve(&spawner, process, job).await,
+                    Ok(()) => {
+                        spawner.note_use();
+                        return serve(&spawner, process, job, settings.unauthenticated()).await;
+                    }
                     Err(error) => spawner.refuse(&job, error.reason()),
                 }
             }
@@ -97,6 +103,7 @@ pub(super) async fn live(
                     signal,
                     "an idle worker died"
                 );
+                spawner.note_start(false);
                 return;
             }
         }
@@ -172,7 +179,7 @@ impl From<ChannelError> for BeginError {
 fn begin(agents: &Agents, process: &WorkerProcess, job: &Job) -> Result<(), BeginError> {
     let pair = || Channel::pair().map_err(ChannelError::Setup);
     let connection = job.connection;
-    let (key_agent, link_agent, broker) = agents.all().map_err(BeginError::Missing)?;
+    let present = agents.all().map_err(BeginError::Missing)?;
 
     let (worker_to_key, key_to_worker) = pair()?;
     let (worker_to_link, link_to_worker) = pair()?;
@@ -180,14 +187,21 @@ fn begin(agents: &Agents, process: &WorkerProcess, job: &Job) -> Result<(), Begi
     // The broker, not the worker, tells the link agent which space is placed where.
     let (broker_to_link, link_to_broker) = pair()?;
 
-    key_agent.try_send_packet(
-        &SpawnerToKeyAgent::Register { connection },
-        &[key_to_worker.as_fd()],
-    )?;
+    let register = SpawnerToKeyAgent::Register {
+        connection,
+        announcement: present.announcement,
+    };
+    present
+        .key
+        .try_send_packet(&register, &[key_to_worker.as_fd()])?;
     let ends = [link_to_worker.as_fd(), link_to_broker.as_fd()];
-    link_agent.try_send_packet(&SpawnerToLinkAgent::Register { connection }, &ends)?;
+    present
+        .link
+        .try_send_packet(&SpawnerToLinkAgent::Register { connection }, &ends)?;
     let ends = [broker_to_worker.as_fd(), broker_to_link.as_fd()];
-    broker.try_send_packet(&SpawnerToBroker::Register { connection }, &ends)?;
+    present
+        .broker
+        .try_send_packet(&SpawnerToBroker::Register { connection }, &ends)?;
 
     let start = SpawnerToWorker::Start {
         connection,
@@ -204,8 +218,9 @@ fn begin(agents: &Agents, process: &WorkerProcess, job: &Job) -> Result<(), Begi
     Ok(())
 }
 
-/// Follows a worker while it serves its connection, until it is reaped.
-async fn serve(spawner: &Spawner, mut process: WorkerProcess, job: Job) {
+/// Follows a worker while it serves its connection, until it is reaped. `unauthenticated` is how long it lets a connection
+/// be unauthenticated.
+async fn serve(spawner: &Spawner, mut process: WorkerProcess, job: Job, unauthenticated: Duration) {
     let Job {
         connection,
         peer,
@@ -221,7 +236,8 @@ async fn serve(spawner: &Spawner, mut process: WorkerProcess, job: Job) {
     let mut kill = None;
     // When it is killed, and why; and until when it has to have authenticated.
     let mut deadline: Option<(Instant, Kill)> = None;
-    let mut authenticate_by = Some(started + spawner.unauthenticated_time() + AUTHENTICATE_GRACE);
+    let mut authenticate_by = Some(started + unauthenticated + AUTHENTICATE_GRACE);
+    let mut brokers = spawner.registry.borrow_mut().serve(&connection);
     tracing::debug!(role = "worker", reason = "serving", %connection, %peer, pid = process.pid(), "a worker serves");
 
     while kill.is_none() {
@@ -251,6 +267,13 @@ async fn serve(spawner: &Spawner, mut process: WorkerProcess, job: Job) {
                     Order::Drain(within) => Some((Instant::now() + within, Kill::Ordered(Reason::Drain))),
                     Order::End(within, reason) => Some((Instant::now() + within, Kill::Ordered(reason))),
                 };
+            }
+            Some(end) = brokers.recv() => {
+                let sent = process.channel().try_send_packet(&SpawnerToWorker::Broker, &[end.as_fd()]);
+                // One that does not read has itself to blame that its opens stay refused; one that ends needs none.
+                if let Err(error @ ChannelError::WouldBlock) = sent {
+                    events.violation(&error);
+                }
             }
             Some(due) = passed(deadline) => kill = Some(due),
             Some(due) = passed(authenticate_by.map(|at| (at, Kill::Unauthenticated))) => {

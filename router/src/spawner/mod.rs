@@ -10,13 +10,16 @@ mod life;
 mod pool;
 mod process;
 mod registry;
+mod rewire;
 mod settings;
 mod verdict;
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memory_config::RouterConfig;
@@ -33,6 +36,7 @@ use tokio::time::sleep;
 use crate::backoff::Backoff;
 use crate::exit::Failure;
 use crate::listener::SPAWNER_SOCKET;
+use crate::reload::Changes;
 use crate::signals::StopSignals;
 use crate::throttle::Throttle;
 
@@ -53,6 +57,9 @@ const LONGEST_START_PAUSE: Duration = Duration::from_secs(5);
 /// Pause after the system could not accept a connection on the named socket.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
+/// What to raise when this process is out of descriptors.
+const DESCRIPTOR_SETTING: &str = "RLIMIT_NOFILE (LimitNOFILE= of the unit)";
+
 /// How often connections that wait for a worker are looked at.
 const EXPIRY_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -60,7 +67,8 @@ const EXPIRY_INTERVAL: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// When its named socket cannot be made.
-pub(crate) async fn run(config: RouterConfig) -> Result<(), Failure> {
+pub(crate) async fn run(mut changes: Changes) -> Result<(), Failure> {
+    let config = Arc::clone(&changes.borrow_and_update());
     let mut signals = StopSignals::new()?;
     let socket = NamedListener::bind(&config.ipc_dir.join(SPAWNER_SOCKET), &[geteuid().as_raw()])
         .map_err(|error| Failure::channel("cannot listen for the listener", error))?;
@@ -71,6 +79,7 @@ pub(crate) async fn run(config: RouterConfig) -> Result<(), Failure> {
     spawn_local(Rc::clone(&spawner).keep_pool());
     spawn_local(Rc::clone(&spawner).expire_waiting());
     spawn_local(Rc::clone(&spawner).accept_listeners(socket));
+    spawn_local(Rc::clone(&spawner).follow_config(changes));
 
     signals.next().await;
     spawner.stop(&mut signals).await;
@@ -79,7 +88,7 @@ pub(crate) async fn run(config: RouterConfig) -> Result<(), Failure> {
 
 /// What the tasks of the process share. Borrows never live across an await.
 pub(crate) struct Spawner {
-    config: RouterConfig,
+    config: RefCell<Arc<RouterConfig>>,
     agents: RefCell<Agents>,
     pool: RefCell<Pool<Handle, Job>>,
     registry: RefCell<Registry>,
@@ -100,18 +109,15 @@ pub(crate) struct Spawner {
     /// Workers failed to start: none is started before then.
     start_after: Cell<Option<Instant>>,
     start_failures: RefCell<Throttle>,
-    refusals: RefCell<Throttle>,
+    /// Refused connections, by reason: one does not hide another.
+    refusals: RefCell<HashMap<Reason, Throttle>>,
 }
 
 impl Spawner {
-    fn new(config: RouterConfig) -> Self {
-        let keep_idle = config.isolation.worker_pool.min(config.limits.max_workers);
+    fn new(config: Arc<RouterConfig>) -> Self {
         Self {
             agents: RefCell::default(),
-            pool: RefCell::new(Pool::new(
-                usize::try_from(keep_idle).unwrap_or(MAX_STARTING),
-                MAX_STARTING,
-            )),
+            pool: RefCell::new(Pool::new(keep_idle(&config), MAX_STARTING)),
             registry: RefCell::new(Registry::new(config.limits.max_workers)),
             settings: RefCell::default(),
             listener: RefCell::default(),
@@ -124,7 +130,36 @@ impl Spawner {
             start_after: Cell::new(None),
             start_failures: RefCell::default(),
             refusals: RefCell::default(),
-            config,
+            config: RefCell::new(config),
+        }
+    }
+
+    /// The configuration in force.
+    fn config(&self) -> Arc<RouterConfig> {
+        Arc::clone(&self.config.borrow())
+    }
+
+    /// Takes the configuration as it becomes. Connections that are served keep what they were given.
+    async fn follow_config(self: Rc<Self>, mut changes: Changes) {
+        while changes.changed().await.is_ok() {
+            let config = Arc::clone(&changes.borrow_and_update());
+            self.config.replace(Arc::clone(&config));
+            self.registry
+                .borrow_mut()
+                .set_max(config.limits.max_workers);
+            self.pool.borrow_mut().keep(keep_idle(&config));
+            let present = self.settings.borrow().clone();
+            match present.map(|present| present.configured(&config)) {
+                Some(Ok(settings)) => self.use_settings(settings),
+                // They are made when the key agent announces its certificate.
+                None => {}
+                Some(Err(error)) => tracing::error!(
+                    reason = Reason::Internal.as_str(),
+                    error = &error as &dyn std::error::Error,
+                    "cannot write settings for workers; those before stay"
+                ),
+            }
+            self.wanted.notify_one();
         }
     }
 
@@ -132,6 +167,7 @@ impl Spawner {
     /// connections of the one before go on.
     async fn accept_listeners(self: Rc<Self>, socket: NamedListener) {
         let mut serving: Option<JoinHandle<()>> = None;
+        let mut failures = Throttle::default();
         loop {
             match socket.accept().await {
                 Ok(channel) => {
@@ -143,12 +179,19 @@ impl Spawner {
                     ));
                 }
                 Err(error) => {
-                    let reason = error.reason();
-                    tracing::warn!(
-                        reason,
-                        error = &error as &dyn std::error::Error,
-                        "cannot accept on {SPAWNER_SOCKET}"
-                    );
+                    if let Some(count) = failures.note(Instant::now()) {
+                        let (reason, setting) = scarcity(&error)
+                            .map_or((error.reason(), None), |(reason, setting)| {
+                                (reason.as_str(), Some(setting))
+                            });
+                        tracing::error!(
+                            reason,
+                            count,
+                            setting,
+                            error = &error as &dyn std::error::Error,
+                            "cannot accept on {SPAWNER_SOCKET}"
+                        );
+                    }
                     if !error.is_violation() {
                         sleep(ACCEPT_PAUSE).await;
                     }
@@ -173,7 +216,7 @@ impl Spawner {
         };
         let receiving = async {
             while let Some((packet, descriptors)) =
-                channel.recv_packet::<ListenerToSpawner>().await?
+                channel.recv_packet_or_loss::<ListenerToSpawner>().await?
             {
                 self.act_on(packet, descriptors);
             }
@@ -197,17 +240,22 @@ impl Spawner {
         }
     }
 
-    fn act_on(&self, packet: ListenerToSpawner, descriptors: Vec<OwnedFd>) {
+    /// Acts on a packet; `None` for descriptors that were lost in passing.
+    fn act_on(&self, packet: ListenerToSpawner, descriptors: Option<Vec<OwnedFd>>) {
         match packet {
             ListenerToSpawner::NewConnection {
                 connection,
                 peer,
                 accepted_unix_ms,
-            } => {
-                for socket in descriptors {
-                    self.take(connection, peer, accepted_unix_ms, socket);
+            } => match descriptors {
+                Some(descriptors) => {
+                    for socket in descriptors {
+                        self.take(connection, peer, accepted_unix_ms, socket);
+                    }
                 }
-            }
+                // This process has none left. The listener holds a place for it and must hear of its end.
+                None => self.tell_refused(connection, peer, Reason::DescriptorLimit),
+            },
             ListenerToSpawner::Drain => {
                 let connections = self.registry.borrow().len();
                 tracing::info!(
@@ -218,7 +266,7 @@ impl Spawner {
                 self.dismiss(Reason::Drain);
                 self.registry
                     .borrow()
-                    .order_all(Order::Drain(self.config.timeouts.drain));
+                    .order_all(Order::Drain(self.config().timeouts.drain));
             }
         }
     }
@@ -318,8 +366,11 @@ impl Spawner {
             connection,
             reason: reason.code(),
         });
-        if let Some(count) = self.refusals.borrow_mut().note(Instant::now()) {
-            tracing::warn!(reason = reason.as_str(), count, %connection, %peer, "refused connections");
+        let mut refusals = self.refusals.borrow_mut();
+        let throttle = refusals.entry(reason).or_default();
+        if let Some(count) = throttle.note(Instant::now()) {
+            let setting = (reason == Reason::DescriptorLimit).then_some(DESCRIPTOR_SETTING);
+            tracing::warn!(reason = reason.as_str(), count, setting, %connection, %peer, "refused connections");
         }
     }
 
@@ -343,7 +394,7 @@ impl Spawner {
             tracing::info!(
                 reason = "settings",
                 retired,
-                "workers get the announced certificate"
+                "new workers get other settings"
             );
         }
         self.wanted.notify_one();
@@ -354,11 +405,6 @@ impl Spawner {
             .borrow()
             .as_ref()
             .is_some_and(|present| Rc::ptr_eq(present, settings))
-    }
-
-    /// How long a worker itself lets a connection be unauthenticated.
-    fn unauthenticated_time(&self) -> Duration {
-        self.config.timeouts.handshake + self.config.timeouts.authenticate
     }
 
     /// Starts workers as long as some are missing.
@@ -372,7 +418,7 @@ impl Spawner {
                 else {
                     break;
                 };
-                match self.start_after.take() {
+                match self.start_after.get().filter(|at| Instant::now() < *at) {
                     Some(at) => tokio::time::sleep_until(at.into()).await,
                     None => self.start_worker(settings),
                 }
@@ -402,39 +448,32 @@ impl Spawner {
         }
     }
 
-    /// Notes whether a worker started, and makes pauses while they do not.
+    /// Notes whether a worker started and stays. While they do not there are pauses, longer and longer until one was of use:
+    /// workers that start and then die idle would otherwise be started without end. Failures within one pause are one: a
+    /// pool that dies at once is started again as soon as a single worker would be.
     fn note_start(&self, started: bool) {
-        if started {
-            self.start_backoff.borrow_mut().reset();
-            self.start_after.set(None);
-        } else {
-            self.start_after.set(Some(
-                Instant::now() + self.start_backoff.borrow_mut().pause(),
-            ));
+        let now = Instant::now();
+        let pausing = self.start_after.get().is_some_and(|until| now < until);
+        if !started && !pausing {
+            let pause = self.start_backoff.borrow_mut().pause();
+            self.start_after.set(Some(now + pause));
         }
         self.wanted.notify_one();
+    }
+
+    /// Notes that a worker was of use.
+    fn note_use(&self) {
+        self.start_backoff.borrow_mut().reset();
     }
 
     fn report_start_failure(&self, error: &ChannelError) {
         let Some(count) = self.start_failures.borrow_mut().note(Instant::now()) else {
             return;
         };
-        let system = std::error::Error::source(error)
-            .and_then(|source| source.downcast_ref::<std::io::Error>());
-        let errno = system
-            .and_then(std::io::Error::raw_os_error)
-            .map(Errno::from_raw_os_error);
-        let (reason, setting) = match errno {
-            Some(Errno::AGAIN) => (
-                Reason::ProcessLimit,
-                Some("RLIMIT_NPROC or pids.max (TasksMax= of the unit)"),
-            ),
-            Some(Errno::MFILE | Errno::NFILE) => (
-                Reason::DescriptorLimit,
-                Some("RLIMIT_NOFILE (LimitNOFILE= of the unit)"),
-            ),
-            _ => (Reason::Internal, None),
-        };
+        let (reason, setting) = scarcity(error)
+            .map_or((Reason::Internal, None), |(reason, setting)| {
+                (reason, Some(setting))
+            });
         let error = error as &dyn std::error::Error;
         tracing::error!(
             reason = reason.as_str(),
@@ -449,7 +488,7 @@ impl Spawner {
     async fn expire_waiting(self: Rc<Self>) {
         loop {
             sleep(EXPIRY_INTERVAL).await;
-            let Some(limit) = Instant::now().checked_sub(self.config.timeouts.handshake) else {
+            let Some(limit) = Instant::now().checked_sub(self.config().timeouts.handshake) else {
                 continue;
             };
             let late = self.pool.borrow_mut().expire(limit);
@@ -468,12 +507,78 @@ impl Spawner {
         tracing::info!(reason = "stop", connections, "stopping");
         self.registry
             .borrow()
-            .order_all(Order::Drain(self.config.timeouts.drain));
+            .order_all(Order::Drain(self.config().timeouts.drain));
         while self.registry.borrow().len() > 0 {
             tokio::select! {
                 () = self.gone.notified() => {}
                 () = signals.next() => self.registry.borrow().order_all(Order::End(Duration::ZERO, Reason::Drain)),
             }
         }
+    }
+}
+
+/// Idle workers to keep.
+fn keep_idle(config: &RouterConfig) -> usize {
+    let keep_idle = config.isolation.worker_pool.min(config.limits.max_workers);
+    usize::try_from(keep_idle).unwrap_or(MAX_STARTING)
+}
+
+/// What this process has run out of, if that is why something failed, and the setting that gives it more.
+fn scarcity(error: &ChannelError) -> Option<(Reason, &'static str)> {
+    let system =
+        std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    let errno = system
+        .and_then(std::io::Error::raw_os_error)
+        .map(Errno::from_raw_os_error);
+    match errno? {
+        Errno::AGAIN => Some((
+            Reason::ProcessLimit,
+            "RLIMIT_NPROC or pids.max (TasksMax= of the unit)",
+        )),
+        Errno::MFILE | Errno::NFILE => Some((Reason::DescriptorLimit, DESCRIPTOR_SETTING)),
+        Errno::NOMEM => Some((Reason::Internal, "memory (MemoryMax= of the unit)")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spawner() -> Spawner {
+        let text = "version = 1\nlisten = [\"127.0.0.1:8443\"]\nhost = \"router.test\"\norigins = []\n\
+             directory = \"directory.json\"\npublic_certificate = \"chain.pem\"\ntls_key = \"key.pem\"\nrouter_seed = \"seed\"\n";
+        let config = RouterConfig::parse(text, std::path::Path::new("/nowhere/router.toml"));
+        Spawner::new(Arc::new(config.unwrap()))
+    }
+
+    /// The pause after a worker that did not start, or did not stay.
+    fn pause(spawner: &Spawner) -> Duration {
+        // As after the pause before it.
+        spawner.start_after.take();
+        let before = Instant::now();
+        spawner.note_start(false);
+        spawner.start_after.get().unwrap() - before
+    }
+
+    #[test]
+    fn workers_that_start_and_die_idle_are_started_less_and_less_often() {
+        let spawner = spawner();
+        for _ in 0..10 {
+            pause(&spawner);
+            spawner.note_start(true);
+        }
+        assert!(pause(&spawner) >= LONGEST_START_PAUSE);
+        spawner.note_use();
+        assert!(pause(&spawner) < FIRST_START_PAUSE * 2);
+    }
+
+    #[test]
+    fn a_pool_that_dies_at_once_counts_once() {
+        let spawner = spawner();
+        for _ in 0..8 {
+            spawner.note_start(false);
+        }
+        assert!(pause(&spawner) < FIRST_START_PAUSE * 3);
     }
 }

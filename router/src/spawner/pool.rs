@@ -33,6 +33,12 @@ impl<H, J> Pool<H, J> {
         }
     }
 
+    /// Keeps another number of idle workers from now on. Those that are too many are taken out, to be ended.
+    pub(crate) fn keep(&mut self, keep_idle: usize) {
+        self.keep_idle = keep_idle;
+        self.idle.truncate(keep_idle);
+    }
+
     /// How many workers to start now.
     pub(crate) fn missing(&self) -> usize {
         let wanted = self.keep_idle.saturating_add(self.waiting.len());
@@ -133,6 +139,20 @@ mod tests {
         // One is taken: one to replace it.
         assert_eq!(pool.submit(7, now), Some(("a", 7)));
         assert_eq!(pool.missing(), 1);
+    }
+
+    #[test]
+    fn another_number_of_idle_workers_is_kept() {
+        let mut pool = pool(2, 8);
+        assert!(pool.offer(WorkerNumber(1), "a").is_none());
+        assert!(pool.offer(WorkerNumber(2), "b").is_none());
+        pool.keep(3);
+        assert_eq!(pool.missing(), 1);
+        pool.keep(1);
+        assert_eq!(pool.missing(), 0);
+        // The one that has been idle longest stays, and goes first.
+        assert_eq!(pool.submit(1, Instant::now()), Some(("a", 1)));
+        assert!(pool.submit(2, Instant::now()).is_none());
     }
 
     #[test]

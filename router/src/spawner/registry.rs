@@ -1,11 +1,12 @@
 //! The connections that are served or wait for a worker: `max_workers` at most, whatever the listener believes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use memory_wire::Reason;
 use memory_wire::ids::ConnectionId;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 /// What the worker of a connection is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,6 +35,8 @@ impl Order {
 struct Entry {
     authenticated: bool,
     order: watch::Sender<Order>,
+    /// Where its worker's end of a channel to another broker goes; there once a worker serves it.
+    brokers: Option<mpsc::UnboundedSender<OwnedFd>>,
 }
 
 /// Counts connections, and carries orders to their workers.
@@ -71,6 +74,7 @@ impl Registry {
             Entry {
                 authenticated: false,
                 order,
+                brokers: None,
             },
         );
         Ok(orders)
@@ -91,6 +95,49 @@ impl Registry {
         self.entries
             .get(connection)
             .is_some_and(|entry| entry.authenticated)
+    }
+
+    /// Bounds the connections differently from now on. Those that are there stay; while they are `max` or more, none is admitted.
+    pub(crate) fn set_max(&mut self, max: u64) {
+        self.max = max;
+    }
+
+    /// Notes that a worker serves a connection, and takes its ends of channels to further brokers from the receiver.
+    pub(crate) fn serve(&mut self, connection: &ConnectionId) -> mpsc::UnboundedReceiver<OwnedFd> {
+        // At most one for each start of a broker.
+        let (brokers, ends) = mpsc::unbounded_channel();
+        if let Some(entry) = self.entries.get_mut(connection) {
+            entry.brokers = Some(brokers);
+        }
+        ends
+    }
+
+    /// The connections that workers serve.
+    pub(crate) fn served(&self) -> VecDeque<ConnectionId> {
+        let served = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.brokers.is_some());
+        served.map(|(connection, _)| *connection).collect()
+    }
+
+    /// Whether a worker serves this connection.
+    pub(crate) fn is_served(&self, connection: &ConnectionId) -> bool {
+        self.entries
+            .get(connection)
+            .is_some_and(|entry| entry.brokers.is_some())
+    }
+
+    /// Sends a worker its end of a channel to another broker.
+    pub(crate) fn rewire(&self, connection: &ConnectionId, end: OwnedFd) {
+        let brokers = self
+            .entries
+            .get(connection)
+            .and_then(|entry| entry.brokers.as_ref());
+        if let Some(brokers) = brokers {
+            // A worker that has just ended needs none.
+            drop(brokers.send(end));
+        }
     }
 
     /// Gives the place of a connection back, once: false when it is not there.
@@ -146,6 +193,35 @@ mod tests {
         assert!(!registry.authenticated(&id(1)));
         assert!(registry.is_authenticated(&id(1)));
         assert!(!registry.authenticated(&id(2)));
+    }
+
+    #[test]
+    fn a_lowered_number_admits_nobody_until_enough_have_gone() {
+        let mut registry = Registry::new(3);
+        let orders = [1, 2, 3].map(|number| registry.admit(id(number)).unwrap());
+        registry.set_max(1);
+        assert_eq!(*orders[2].borrow(), Order::Serve);
+        for gone in [1, 2, 3] {
+            assert_eq!(registry.admit(id(9)).unwrap_err(), Reason::Capacity);
+            assert!(registry.release(&id(gone)));
+        }
+        assert!(registry.admit(id(9)).is_ok());
+        registry.set_max(2);
+        assert!(registry.admit(id(8)).is_ok());
+    }
+
+    #[test]
+    fn another_broker_is_for_those_that_are_served() {
+        let mut registry = Registry::new(2);
+        let _orders = [1, 2].map(|number| registry.admit(id(number)).unwrap());
+        assert!(registry.served().is_empty() && !registry.is_served(&id(1)));
+        let mut ends = registry.serve(&id(1));
+        assert_eq!(registry.served(), [id(1)]);
+        let (end, _) = memory_ipc::Channel::pair().unwrap();
+        registry.rewire(&id(1), end);
+        assert!(ends.try_recv().is_ok());
+        registry.release(&id(1));
+        assert!(registry.served().is_empty() && !registry.is_served(&id(1)));
     }
 
     #[test]

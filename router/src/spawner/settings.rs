@@ -1,6 +1,7 @@
 //! What every worker is told when it starts, as one sealed file that all of them read.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use memory_config::{RouterConfig, WorkerSettings};
 use memory_ipc::memfd::{self, MemfdError};
@@ -8,12 +9,15 @@ use memory_ipc::memfd::{self, MemfdError};
 /// Bytes of certificates that a key agent may announce; its own limit per file is 256 KiB.
 const MAX_CHAIN_LEN: usize = 512 * 1024;
 
-/// The settings of workers for one announcement of the key agent.
+/// The settings of workers for one announcement of the key agent and one configuration.
 #[derive(Debug)]
 pub(crate) struct Settings {
     file: OwnedFd,
-    chain: Vec<u8>,
+    /// What the file says.
+    json: Vec<u8>,
+    certificates: Vec<Vec<u8>>,
     schemes: Vec<u16>,
+    unauthenticated: Duration,
 }
 
 /// An announcement of the key agent that cannot be passed on.
@@ -37,13 +41,33 @@ impl Settings {
     ) -> Result<Self, SettingsError> {
         let chain = memfd::read(chain, MAX_CHAIN_LEN)?;
         let certificates = split_chain(&chain).ok_or(SettingsError::Chain)?;
-        let settings = WorkerSettings::from_config(config, certificates, schemes.clone());
+        Self::new(config, certificates, schemes)
+    }
+
+    /// The settings for the same announcement and another configuration.
+    pub(crate) fn configured(&self, config: &RouterConfig) -> Result<Self, SettingsError> {
+        Self::new(config, self.certificates.clone(), self.schemes.clone())
+    }
+
+    fn new(
+        config: &RouterConfig,
+        certificates: Vec<Vec<u8>>,
+        schemes: Vec<u16>,
+    ) -> Result<Self, SettingsError> {
+        let settings = WorkerSettings::from_config(config, certificates.clone(), schemes.clone());
         let json = serde_json::to_vec(&settings).map_err(SettingsError::Json)?;
         Ok(Self {
             file: memfd::sealed("worker-settings", &json)?,
-            chain,
+            json,
+            certificates,
             schemes,
+            unauthenticated: config.timeouts.handshake + config.timeouts.authenticate,
         })
+    }
+
+    /// How long a worker with these settings lets a connection be unauthenticated.
+    pub(crate) fn unauthenticated(&self) -> Duration {
+        self.unauthenticated
     }
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
@@ -52,7 +76,7 @@ impl Settings {
 
     /// Whether a worker with these settings may serve where the others are in force.
     pub(crate) fn same_as(&self, other: &Self) -> bool {
-        self.chain == other.chain && self.schemes == other.schemes
+        self.json == other.json
     }
 }
 

@@ -6,7 +6,12 @@
     unreachable_pub
 )]
 
+pub mod deployment;
+pub mod listening;
+
+use std::fs::Permissions;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -107,7 +112,7 @@ impl Fixture {
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         Process {
             child,
-            lines,
+            lines: Some(lines),
             seen: Vec::new(),
         }
     }
@@ -133,7 +138,7 @@ impl Fixture {
 }
 
 /// A certificate for `localhost` and its key; returns the certificate, DER.
-fn pair(certificate_file: &Path, key_file: &Path) -> Vec<u8> {
+pub fn pair(certificate_file: &Path, key_file: &Path) -> Vec<u8> {
     let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     let certificate = CertificateParams::new(vec!["localhost".to_owned()])
         .unwrap()
@@ -141,11 +146,12 @@ fn pair(certificate_file: &Path, key_file: &Path) -> Vec<u8> {
         .unwrap();
     std::fs::write(certificate_file, certificate.pem()).unwrap();
     std::fs::write(key_file, key.serialize_pem()).unwrap();
+    std::fs::set_permissions(key_file, Permissions::from_mode(0o600)).unwrap();
     certificate.der().to_vec()
 }
 
 /// An address that nobody listens on.
-fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -155,7 +161,8 @@ fn free_address() -> SocketAddr {
 /// A running process.
 pub struct Process {
     pub child: Child,
-    lines: Lines<BufReader<ChildStderr>>,
+    /// `None` after [`Self::stop_reading`].
+    lines: Option<Lines<BufReader<ChildStderr>>>,
     /// Every line so far, for the report of a failing test.
     seen: Vec<String>,
 }
@@ -165,10 +172,16 @@ impl Process {
         signal_process(self.child.id().unwrap(), signal);
     }
 
+    /// Closes the reading end of its standard error.
+    pub fn stop_reading(&mut self) {
+        self.lines = None;
+    }
+
     /// Waits for a line of its standard error.
     pub async fn line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
         loop {
-            let line = match timeout(PATIENCE, self.lines.next_line()).await {
+            let lines = self.lines.as_mut().expect("nobody reads");
+            let line = match timeout(PATIENCE, lines.next_line()).await {
                 Ok(Ok(Some(line))) => line,
                 other => panic!("no such line ({other:?}) among {:#?}", self.seen),
             };
@@ -188,8 +201,10 @@ impl Process {
     /// Waits for its end, reading its log meanwhile.
     pub async fn ended(&mut self) -> ExitStatus {
         let end = async {
-            while let Ok(Some(line)) = self.lines.next_line().await {
-                self.seen.push(line);
+            if let Some(lines) = &mut self.lines {
+                while let Ok(Some(line)) = lines.next_line().await {
+                    self.seen.push(line);
+                }
             }
             self.child.wait().await.unwrap()
         };

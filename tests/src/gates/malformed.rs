@@ -99,7 +99,7 @@ pub(super) async fn closes_as_broken(
     same(
         "the close frame",
         (closing.code, closing.text),
-        (1008, format!("client-protocol {name}")),
+        (close_code(detail), format!("client-protocol {name}")),
     )?;
     // As RFC 6455 has it: the router waits for the answer a while.
     speaker.client.answer_closing().await?;
@@ -112,6 +112,14 @@ pub(super) async fn closes_as_broken(
     });
     soon("the worker's end", ended).await??;
     Ok(line)
+}
+
+/// A size bound has a code of its own; every other broken rule is a violation of the protocol.
+fn close_code(detail: &str) -> u16 {
+    match detail {
+        "json-slots" | "json-too-long" | "envelope-expansion" | "body-length" => 1009,
+        _ => 1008,
+    }
 }
 
 /// What keeps every bound exactly is answered.

@@ -77,14 +77,34 @@ pub(super) async fn denials(stage: &Stage) -> GateResult {
     }
     let session = open(&connection, first).await?;
     let unknown = identity(UNKNOWN_SPACE)?.did();
-    for (what, space, principal) in [
-        ("bob in alice's space", first.did, second.owner.did()),
-        ("alice in bob's space", second.did, first.owner.did()),
-        ("alice in an unknown space", unknown, first.owner.did()),
-        ("an unknown principal", first.did, unknown),
+    let name = connection.hello().connection.clone();
+    let name = name.during("the connection's name in hello.ok")?;
+    // The first two are the toolsheds' to deny, the others the router's, which logs why.
+    for (what, space, principal, reason) in [
+        ("bob in alice's space", first.did, second.owner.did(), None),
+        ("alice in bob's space", second.did, first.owner.did(), None),
+        (
+            "alice in an unknown space",
+            unknown,
+            first.owner.did(),
+            Some("unplaced"),
+        ),
+        (
+            "an unknown principal",
+            first.did,
+            unknown,
+            Some("principal-unknown"),
+        ),
     ] {
+        let mark = stage.router.log().mark();
         let denied = open_error(&connection, space, principal).await?;
         denied_for_good(what, denied)?;
+        if let Some(reason) = reason {
+            stage
+                .router
+                .worker_event(mark, &name, reason, "session.open")
+                .await?;
+        }
         session
             .query(&[FIXTURE_DOCUMENT])
             .await

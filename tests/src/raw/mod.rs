@@ -3,11 +3,13 @@
 //! [`RawClient`] knows TLS, the upgrade and frames; [`Speaker`] on top of it knows messages, the three framings and the
 //! account of upload credit, and nothing that would keep it from breaking a rule on purpose.
 
+mod claim;
 mod speaker;
 mod upgrade;
 
+pub use claim::{Claim, unix_now};
 pub use speaker::{Framing, Ledger, Speaker, did, of_session, ok, text};
-pub use upgrade::{UpgradeAnswer, browser_config, dial, dial_with, request};
+pub use upgrade::{UpgradeAnswer, browser_config, dial, dial_over, dial_with, request};
 
 use std::net::SocketAddr;
 
@@ -62,6 +64,16 @@ impl RawClient {
     pub async fn connect(stage: &Stage) -> Result<Self, GateError> {
         let answer = dial(stage, &upgrade::ordinary_request(stage)).await?;
         answer.into_client()
+    }
+
+    /// The same over a TCP connection to the router that is open already.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn connect_over(stage: &Stage, stream: TcpStream) -> Result<Self, GateError> {
+        let config = upgrade::ordinary_config(stage)?;
+        let request = upgrade::ordinary_request(stage);
+        dial_over(stream, config, &request).await?.into_client()
     }
 
     fn new(stream: TlsStream<TcpStream>, leftover: Vec<u8>) -> Result<Self, GateError> {
@@ -185,6 +197,8 @@ impl RawClient {
         let mut rest = Vec::new();
         // However it ends.
         let _ = soon("the end of the stream", self.stream.read_to_end(&mut rest)).await?;
+        // A router that no longer understands the frames waits for this.
+        let _ = self.stream.shutdown().await;
         Ok(())
     }
 

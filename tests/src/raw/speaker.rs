@@ -2,20 +2,16 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use memory_client::{Did, Identity};
-use memory_wire::base64url;
 use memory_wire::credit::decode_upload_credit;
 use memory_wire::envelope;
 use memory_wire::frame::Opcode;
-use memory_wire::ids::Challenge;
 use memory_wire::message::MAX_EXPANDED_LEN;
-use memory_wire::records::{Statement, attach};
 use memory_wire::stream::{COMPLETION, Header, MAX_CHUNK_LEN, Route, chunk_prefix};
 use serde_json::{Map, Value, json};
 
-use super::{Closing, Frame, RawClient, closing_of};
+use super::{Claim, Closing, Frame, RawClient, closing_of};
 use crate::error::{holds, same};
 use crate::{Context, GateError, Stage};
 
@@ -92,6 +88,18 @@ impl Speaker {
         compression: bool,
     ) -> Result<Self, GateError> {
         let client = RawClient::connect(stage).await?;
+        Self::on(client, framing, compression).await
+    }
+
+    /// The same on an open WebSocket.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub async fn on(
+        client: RawClient,
+        framing: Framing,
+        compression: bool,
+    ) -> Result<Self, GateError> {
         let flags = json!({
             "connectionAuth": true,
             "routedAuthV1": true,
@@ -418,13 +426,28 @@ impl Speaker {
     /// # Errors
     /// When there is none.
     pub async fn answer(&mut self, id: &str) -> Result<Value, GateError> {
-        let is_answer = |message: &Value| text(message, "requestId") == Some(id);
-        if let Some(place) = self.waiting.iter().position(is_answer) {
+        self.first(|message| text(message, "requestId") == Some(id))
+            .await
+    }
+
+    /// The next push of this type; other messages are kept for [`Self::next`].
+    ///
+    /// # Errors
+    /// When there is none.
+    pub async fn push(&mut self, kind: &str) -> Result<Value, GateError> {
+        self.first(|message| text(message, "type") == Some(kind))
+            .await
+            .map_err(|error| error.within(kind))
+    }
+
+    /// The first message that fulfils a condition, of those that wait and those to come.
+    async fn first(&mut self, condition: impl Fn(&Value) -> bool) -> Result<Value, GateError> {
+        if let Some(place) = self.waiting.iter().position(&condition) {
             return self.waiting.remove(place).during("an answer");
         }
         loop {
             match self.frame().await? {
-                Some(message) if is_answer(&message) => return Ok(message),
+                Some(message) if condition(&message) => return Ok(message),
                 Some(message) => self.waiting.push_back(message),
                 None => {}
             }
@@ -452,28 +475,11 @@ impl Speaker {
         audience: Did,
         open: &Value,
     ) -> Result<Value, GateError> {
-        let challenge = open
-            .get("challenge")
-            .and_then(|challenge| text(challenge, "value"))
-            .and_then(|value| Challenge::from_hex(value).ok())
-            .during("the challenge to sign")?;
-        let deployment = self.hello.get("sessionOpen");
-        let deployment = deployment.and_then(|open| text(open, "deployment"));
-        let iat = unix_now();
-        let input = Statement {
-            principal: identity.did(),
+        let claim = Claim {
             router: audience,
-            deployment: deployment.during("the deployment")?.to_owned(),
-            challenge,
-            iat,
-            exp: iat + LEASE,
-        }
-        .signing_input()
-        .during("a statement")?;
-        let signature = identity.sign(&input);
-        let statement = base64url::encode(&attach(input, signature));
-        self.request("connection.auth", json!({ "statement": statement }))
-            .await
+            ..Claim::pushed(self, open, LEASE)?
+        };
+        claim.present(self, identity).await
     }
 
     /// Opens a session; gives the `ok` of the answer.
@@ -551,11 +557,4 @@ fn is_control(kind: &str) -> bool {
                 | "session.watch.set"
                 | "session.watch.add"
         )
-}
-
-fn unix_now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
-        .as_secs()
 }

@@ -81,9 +81,13 @@ pub fn request(stage: &Stage, path: &str, fields: &[&str]) -> String {
 /// # Errors
 /// When there is no answer.
 pub async fn dial(stage: &Stage, request: &str) -> Result<UpgradeAnswer, GateError> {
+    dial_with(stage, ordinary_config(stage)?, request).await
+}
+
+/// Trusts the stage's certificate.
+pub(super) fn ordinary_config(stage: &Stage) -> Result<Arc<ClientConfig>, GateError> {
     let trusted = vec![CertificateDer::from(stage.public().certificate.clone())];
-    let config = tls::pinned_client_config(trusted).during("the client's TLS configuration")?;
-    dial_with(stage, config, request).await
+    tls::pinned_client_config(trusted).during("the client's TLS configuration")
 }
 
 /// The same with a TLS configuration of the caller's own.
@@ -98,6 +102,18 @@ pub async fn dial_with(
     let stream = TcpStream::connect(stage.public().address)
         .await
         .during("connecting")?;
+    dial_over(stream, config, request).await
+}
+
+/// The same over a TCP connection of the caller's.
+///
+/// # Errors
+/// As [`dial`].
+pub async fn dial_over(
+    stream: TcpStream,
+    config: Arc<ClientConfig>,
+    request: &str,
+) -> Result<UpgradeAnswer, GateError> {
     stream.set_nodelay(true).during("connecting")?;
     let deadline = Instant::now() + DIAL_DEADLINE;
     let mut stream = tls::connect(stream, config, "localhost", deadline)

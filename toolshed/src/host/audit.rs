@@ -64,8 +64,8 @@ impl Audit {
     /// Lines on standard error.
     pub(crate) fn to_stderr(toolshed: Did) -> Self {
         Self::new(toolshed, |line| {
-            // A log that cannot be written must not end the service.
-            let _ = writeln!(std::io::stderr().lock(), "{line}");
+            // It does not fail: what cannot be written is counted.
+            let _ = memory_log::stderr().write_all(format!("{line}\n").as_bytes());
         })
     }
 

@@ -171,7 +171,8 @@ impl State {
         }
     }
 
-    /// Closes the contexts that hold a space which is no longer this toolshed's at the epoch it was admitted with.
+    /// Closes the contexts that hold a space which is no longer this toolshed's at the epoch it was admitted with, and then
+    /// the databases of spaces that left.
     pub(crate) fn fence(&mut self) {
         let mut moved = Vec::new();
         for (link, state) in &self.links {
@@ -185,6 +186,9 @@ impl State {
         for (link, id) in moved {
             self.close_context(link, &id, "ownership-changed", None);
         }
+        let ownership = &self.ownership;
+        self.memory
+            .close_unowned(&|space| ownership.places_here(space));
     }
 
     /// Revokes a router's key for good and ends its links.

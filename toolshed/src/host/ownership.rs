@@ -2,6 +2,7 @@
 
 use memory_config::{ConfigErrors, Directory, FileIdentity};
 use memory_wire::Did;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// What a look at the directory file found.
@@ -42,11 +43,20 @@ impl Ownership {
         let index = snapshot.toolshed_index(own);
         Ok(Self {
             path: path.to_owned(),
-            index: index.ok_or(OwnershipError::NotListed)?,
+            index: index.ok_or_else(|| OwnershipError::NotListed {
+                file: path.to_owned(),
+                did: *own,
+            })?,
             snapshot,
             seen: Some(seen),
             current: true,
         })
+    }
+
+    /// Where the directory sends routers that look for this toolshed.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        let own = self.snapshot.toolshed(self.index);
+        own.map(|toolshed| toolshed.address)
     }
 
     /// Looks at the file again. Cheap while it is unchanged: the file is not opened.
@@ -99,6 +109,12 @@ impl Ownership {
         place.is_some_and(|place| place.toolshed == self.index && place.epoch == epoch)
     }
 
+    /// Whether the last good directory places the space here, at whatever epoch.
+    pub(crate) fn places_here(&self, space: &Did) -> bool {
+        let place = self.snapshot.place(space);
+        place.is_some_and(|place| place.toolshed == self.index)
+    }
+
     /// Whether the space is not listed and the rule places it here.
     pub(crate) fn may_create(&self, space: &Did) -> bool {
         let place = self.snapshot.place(space);
@@ -126,8 +142,13 @@ pub enum OwnershipError {
     #[error("{0}")]
     Directory(#[from] ConfigErrors),
     /// The directory does not list this toolshed's DID.
-    #[error("the directory does not list this toolshed's DID")]
-    NotListed,
+    #[error("{file}: lists no toolshed with this one's DID, {did}", file = file.display())]
+    NotListed {
+        /// The directory file.
+        file: PathBuf,
+        /// Who this is.
+        did: Did,
+    },
 }
 
 #[cfg(test)]
@@ -234,6 +255,9 @@ mod tests {
     #[test]
     fn a_toolshed_must_be_listed() {
         let text = directory(&[], None, false).replace(did(11).as_str(), did(13).as_str());
-        assert!(matches!(load(&text).1, Err(OwnershipError::NotListed)));
+        assert!(matches!(
+            load(&text).1,
+            Err(OwnershipError::NotListed { .. })
+        ));
     }
 }

@@ -1,4 +1,4 @@
-//! Nested quotas: what contexts, routers, principals and the toolshed have open (`docs/limits.md` section 3).
+//! Nested quotas: what contexts, routers, principals and the toolshed have open (`docs/operations.md`).
 //!
 //! Three families are counted in four scopes each. Every bound can be switched off alone; a family none of whose scopes is
 //! bounded is not counted at all.

@@ -38,7 +38,7 @@ pub struct MemoryOptions {
     pub modern_cell_rep: bool,
     /// Databases open at once, at least 1.
     pub max_open_spaces: usize,
-    /// JSON values of one message, or `None` when they are not counted (`docs/limits.md` section 3, `frameSlots`).
+    /// JSON values of one message, or `None` when they are not counted (`docs/operations.md`, `frameSlots`).
     pub frame_slots: Option<u64>,
     /// Principals that own every space and may repair an invalid ACL. Never a router.
     pub services: Vec<Did>,
@@ -238,6 +238,12 @@ impl Memory {
     /// [`MemoryError::Store`].
     pub fn has_space(&mut self, space: &Did) -> Result<bool, MemoryError> {
         Ok(self.store.space(space)?.is_some())
+    }
+
+    /// Closes the databases of spaces that are not this toolshed's any more, so that their files can be moved, and are read
+    /// anew should they come back.
+    pub fn close_unowned(&mut self, owns: &dyn Fn(&Did) -> bool) {
+        self.store.close_unless(owns);
     }
 
     /// Writes `operations` as the first commit of a space that has none, in the name of the space and the session

@@ -25,8 +25,13 @@ pub enum Synchronous {
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The store directory cannot be made or read.
-    #[error("store directory: {0}")]
-    Directory(#[source] io::Error),
+    #[error("{}: store directory: {source}", directory.display())]
+    Directory {
+        /// Which.
+        directory: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
     /// SQLite failed.
     #[error("database: {0}")]
     Database(#[from] rusqlite::Error),
@@ -39,6 +44,13 @@ pub enum StoreError {
     /// The operating system gave no random bytes.
     #[error("no random bytes: {0}")]
     Random(getrandom::Error),
+}
+
+fn unusable(directory: &Path) -> impl Fn(io::Error) -> StoreError {
+    move |source| StoreError::Directory {
+        directory: directory.to_owned(),
+        source,
+    }
 }
 
 /// All spaces of one toolshed.
@@ -58,7 +70,7 @@ impl Store {
         synchronous: Synchronous,
         max_open: usize,
     ) -> Result<Self, StoreError> {
-        std::fs::create_dir_all(directory).map_err(StoreError::Directory)?;
+        std::fs::create_dir_all(directory).map_err(unusable(directory))?;
         Ok(Self {
             directory: directory.to_owned(),
             synchronous,
@@ -72,7 +84,7 @@ impl Store {
     pub(super) fn space(&mut self, did: &Did) -> Result<Option<&mut Space>, StoreError> {
         if !self.open.contains_key(did) {
             let path = self.path(did);
-            if !path.try_exists().map_err(StoreError::Directory)? {
+            if !path.try_exists().map_err(unusable(&self.directory))? {
                 return Ok(None);
             }
             self.load(did, &path, false)?;
@@ -93,6 +105,11 @@ impl Store {
     /// Closes the space's database; the next use opens it again.
     pub(super) fn close(&mut self, did: &Did) {
         self.open.remove(did);
+    }
+
+    /// Closes the databases of every space that `keep` says no to.
+    pub(super) fn close_unless(&mut self, keep: impl Fn(&Did) -> bool) {
+        self.open.retain(|did, _| keep(did));
     }
 
     fn used(&mut self, did: &Did) -> Option<&mut Space> {

@@ -1,3 +1,4 @@
+//! Compiled under `#[cfg(test)]` alone.
 use super::*;
 use crate::reason::Refusal;
 use crate::records::attach;

@@ -1,3 +1,4 @@
+//! Compiled under `#[cfg(test)]` alone.
 use std::io::Write;
 
 use proptest::prelude::*;

@@ -1,3 +1,4 @@
+//! Compiled under `#[cfg(test)]` alone.
 use super::*;
 use crate::codec::{EncodeError, MAX_SAFE_INTEGER};
 use crate::ids::{Challenge, ContextId, Digest, EpochId, Nonce, Ticket};

@@ -20,24 +20,27 @@ use crate::Did;
 pub fn parse_request(bytes: &[u8], policy: &UpgradePolicy) -> Result<Parsed, UpgradeRefusal> {
     // Empty lines before a request are allowed and pointless; here they are refused.
     if bytes.starts_with(b"\r") || bytes.starts_with(b"\n") {
-        return Err(UpgradeRefusal::MALFORMED);
+        return Err(UpgradeRefusal::malformed("empty-line"));
     }
     let mut fields = [EMPTY_HEADER; MAX_FIELDS];
     let mut head = Request::new(&mut fields);
     let consumed = match head.parse(bytes) {
         Ok(Status::Complete(consumed)) if consumed <= MAX_HEAD_LEN => consumed,
         Ok(Status::Partial) if bytes.len() < MAX_HEAD_LEN => return Ok(Parsed::Incomplete),
-        _ => return Err(UpgradeRefusal::MALFORMED),
+        _ => return Err(UpgradeRefusal::malformed("head")),
     };
-    if !bytes.get(..consumed).is_some_and(has_strict_lines) || head.version != Some(1) {
-        return Err(UpgradeRefusal::MALFORMED);
+    if !bytes.get(..consumed).is_some_and(has_strict_lines) {
+        return Err(UpgradeRefusal::malformed("line-ends"));
+    }
+    if head.version != Some(1) {
+        return Err(UpgradeRefusal::malformed("http-version"));
     }
     if head.method != Some("GET") {
         return Err(UpgradeRefusal::METHOD);
     }
     let target = head.path.unwrap_or_default();
     if !target.starts_with('/') {
-        return Err(UpgradeRefusal::MALFORMED);
+        return Err(UpgradeRefusal::malformed("target"));
     }
     let (path, query) = match target.split_once('?') {
         Some((path, query)) => (path, Some(query)),
@@ -54,18 +57,23 @@ pub fn parse_request(bytes: &[u8], policy: &UpgradePolicy) -> Result<Parsed, Upg
             }
             let fields = Fields::read(head.headers)?;
             if !fields.host.eq_ignore_ascii_case(host.as_bytes()) {
-                return Err(UpgradeRefusal::HOST);
+                return Err(UpgradeRefusal::host(host_rule(
+                    fields.host,
+                    host.as_bytes(),
+                )));
             }
             let key = fields.upgrade_key(head.headers)?;
-            let is_allowed = match fields.origin {
-                Some(origin) => origins.iter().any(|known| known.as_bytes() == origin),
-                None => !require_origin,
-            };
-            if !is_allowed {
-                return Err(UpgradeRefusal::ORIGIN);
+            match fields.origin {
+                Some(origin) if !origins.iter().any(|known| known.as_bytes() == origin) => {
+                    return Err(UpgradeRefusal::origin("origin-not-listed"));
+                }
+                None if *require_origin => {
+                    return Err(UpgradeRefusal::origin("origin-missing"));
+                }
+                _ => {}
             }
             let space = query
-                .map(|query| parse_query(query).ok_or(UpgradeRefusal::MALFORMED))
+                .map(|query| parse_query(query).ok_or(UpgradeRefusal::malformed("query")))
                 .transpose()?;
             UpgradeRequest {
                 endpoint: Endpoint::Public { space },
@@ -81,7 +89,7 @@ pub fn parse_request(bytes: &[u8], policy: &UpgradePolicy) -> Result<Parsed, Upg
             let fields = Fields::read(head.headers)?;
             let key = fields.upgrade_key(head.headers)?;
             if fields.origin.is_some() {
-                return Err(UpgradeRefusal::ORIGIN);
+                return Err(UpgradeRefusal::origin("origin-forbidden"));
             }
             UpgradeRequest { endpoint, key }
         }
@@ -101,13 +109,15 @@ struct Fields<'b> {
 impl<'b> Fields<'b> {
     /// Collects them, and refuses a request that has one twice, a body, or no host.
     fn read(fields: &[Header<'b>]) -> Result<Self, UpgradeRefusal> {
-        let once = |name| single(fields, name).map_err(|Repeated| UpgradeRefusal::MALFORMED);
+        let once = |name| {
+            single(fields, name).map_err(|Repeated| UpgradeRefusal::malformed("repeated-field"))
+        };
         let length = once("content-length")?;
         if length.is_some_and(|length| length != b"0") || once("transfer-encoding")?.is_some() {
-            return Err(UpgradeRefusal::MALFORMED);
+            return Err(UpgradeRefusal::malformed("body"));
         }
         Ok(Self {
-            host: once("host")?.ok_or(UpgradeRefusal::MALFORMED)?,
+            host: once("host")?.ok_or(UpgradeRefusal::malformed("host-missing"))?,
             origin: once("origin")?,
             upgrade: once("upgrade")?,
             key: once("sec-websocket-key")?,
@@ -121,7 +131,7 @@ impl<'b> Fields<'b> {
             .upgrade
             .is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"));
         if !is_websocket || !lists(fields, "connection", "upgrade") {
-            return Err(UpgradeRefusal::MALFORMED);
+            return Err(UpgradeRefusal::malformed("no-upgrade"));
         }
         if self.version != Some(b"13") {
             return Err(UpgradeRefusal::VERSION);
@@ -130,7 +140,23 @@ impl<'b> Fields<'b> {
             .and_then(|key| std::str::from_utf8(key).ok())
             .filter(|key| key::is_key(key))
             .map(str::to_owned)
-            .ok_or(UpgradeRefusal::MALFORMED)
+            .ok_or(UpgradeRefusal::malformed("websocket-key"))
+    }
+}
+
+/// How a host is another than the expected one: only in its port, which is what is forgotten most, or altogether.
+fn host_rule(found: &[u8], expected: &[u8]) -> &'static str {
+    let name = |host: &[u8]| {
+        let port = host.iter().rposition(|byte| *byte == b':');
+        let digits = port.and_then(|port| host.get(port + 1..));
+        let has_port = digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_digit));
+        let end = port.filter(|_| has_port).unwrap_or(host.len());
+        host.get(..end).unwrap_or_default().to_ascii_lowercase()
+    };
+    if name(found) == name(expected) {
+        "host-port"
+    } else {
+        "host-name"
     }
 }
 

@@ -1,3 +1,4 @@
+//! Compiled under `#[cfg(test)]` alone.
 use proptest::prelude::*;
 
 use super::*;
@@ -169,7 +170,7 @@ fn requires_an_origin_when_told_to() {
         require_origin: true,
     };
     let without = parse_request(request(PUBLIC_PATH, "").as_bytes(), &policy);
-    assert_eq!(without, Err(UpgradeRefusal::ORIGIN));
+    assert_eq!(without, Err(UpgradeRefusal::origin("origin-missing")));
     let with = request(PUBLIC_PATH, "Origin: https://app.example\r\n");
     assert!(parse_request(with.as_bytes(), &policy).is_ok());
 }
@@ -336,5 +337,25 @@ proptest! {
     fn never_panics_on_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = parse_request(&bytes, &public());
         let _ = parse_response(&bytes, KEY);
+    }
+}
+
+#[test]
+fn a_refusal_names_the_rule_in_a_fixed_word() {
+    let rule = |text: &str| match parse_request(text.as_bytes(), &public()) {
+        Err(refusal) => refusal.rule,
+        Ok(_) => "",
+    };
+    let good = request(PUBLIC_PATH, "");
+    for (from, to, expected) in [
+        ("router.example:8443", "router.example", "host-port"),
+        ("router.example:8443", "ROUTER.example:443", "host-port"),
+        ("router.example:8443", "other.example:8443", "host-name"),
+        ("HTTP/1.1", "HTTP/1.0", "http-version"),
+        ("Upgrade: WebSocket\r\n", "", "no-upgrade"),
+        ("Version: 13", "Version: 8", "websocket-version"),
+        ("Host: router.example:8443\r\n", "", "host-missing"),
+    ] {
+        assert_eq!(rule(&good.replace(from, to)), expected, "{from} {to}");
     }
 }

@@ -212,3 +212,51 @@ fn a_space_that_could_not_be_opened_gives_its_place_back() {
     answer(&mut table, "b", true, None);
     open(&mut table, "c", "s1");
 }
+
+#[test]
+fn a_resumed_session_keeps_what_it_holds_and_its_unanswered_mutation() {
+    let mut table = table();
+    open(&mut table, "a", "s1");
+    let begun = table.begin_watch("w", SPACE, "s1", watch(true, &["a", "b"], Some(6)));
+    assert_eq!(begun.unwrap(), None);
+    open(&mut table, "b", "s1");
+    assert_eq!(table.place(SPACE, "s1"), Placed::Behind(7));
+    answer(&mut table, "w", false, None);
+    assert_eq!(table.place(SPACE, "s1"), Placed::Ready(7));
+    assert_eq!((table.live.watches, table.live.holdings), (2, 6));
+}
+
+#[test]
+fn the_late_answer_of_an_ended_session_does_not_touch_its_successor() {
+    let mut table = table();
+    open(&mut table, "a", "s1");
+    let begun = table.begin_watch("w", SPACE, "s1", watch(true, &["a", "b"], None));
+    assert_eq!(begun.unwrap(), None);
+    let mut push = route("session/revoked", None);
+    push.space = Some(Cow::Borrowed(SPACE));
+    push.session_id = Some(Cow::Borrowed("s1"));
+    let revoked = table.admit_response(7, &push).unwrap();
+    table.complete_response(revoked);
+    open(&mut table, "b", "s1");
+    let begun = table.begin_watch("x", SPACE, "s1", watch(true, &["c"], None));
+    assert_eq!(begun.unwrap(), None);
+    answer(&mut table, "w", false, None);
+    assert_eq!(table.place(SPACE, "s1"), Placed::Behind(7));
+    answer(&mut table, "x", false, None);
+    assert_eq!(table.live.watches, 1);
+    assert_eq!(table.reserved, Usage::default());
+}
+
+#[test]
+fn a_watch_mutation_is_settled_by_the_header_of_its_answer() {
+    let mut table = table();
+    open(&mut table, "a", "s1");
+    let begun = table.begin_watch("w", SPACE, "s1", watch(true, &["a"], None));
+    assert_eq!(begun.unwrap(), None);
+    let begun = table.admit_response(7, &route("response", Some("w")));
+    assert_eq!(table.place(SPACE, "s1"), Placed::Ready(7));
+    assert!(table.begin_local("w").is_err(), "still in flight");
+    table.complete_response(begun.unwrap());
+    table.begin_local("w").unwrap();
+    assert_eq!(table.live.watches, 1);
+}

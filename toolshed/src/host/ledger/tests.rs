@@ -1,3 +1,4 @@
+//! Compiled under `#[cfg(test)]` alone.
 use super::*;
 use memory_config::Identity;
 use std::fs;

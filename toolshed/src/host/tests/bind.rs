@@ -1,4 +1,6 @@
 //! `router.hello`: every field bent alone is refused, and nothing is spent or replaced.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::support::*;
 use memory_wire::flags::{Capability, Flags};

@@ -1,4 +1,6 @@
 //! The six operations of a link, and what ends with it.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::super::closer::{Closer, Closing};
 use super::super::principals::Standing;
@@ -449,4 +451,11 @@ fn a_moved_space_closes_exactly_the_contexts_that_hold_it() {
     assert!(!rig.is_bound(moved.backend));
     assert!(rig.is_bound(stays.backend));
     assert_eq!(rig.verdicts(), ["context-closed: ownership-changed"]);
+
+    // The store that left is not held open: it can be carried off, and what comes back is read anew.
+    for space in [SPACE, SPACE + 1] {
+        std::fs::remove_file(rig.store_of(space)).unwrap();
+    }
+    assert!(!rig.state.memory.has_space(&did(SPACE)).unwrap());
+    assert!(rig.state.memory.has_space(&did(SPACE + 1)).unwrap());
 }

@@ -1,3 +1,4 @@
+//! Compiled under `#[cfg(test)]` alone.
 mod bind;
 mod control;
 mod request;

@@ -1,4 +1,6 @@
 //! Requests on a data socket: what is answered, what is denied, what closes.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::support::*;
 use memory_config::ToolshedLimits;

@@ -1,4 +1,6 @@
 //! A host without sockets: a router's link, its signatures, and shorthand for what it sends.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::super::audit::Audit;
 use super::super::bind::Bound;
@@ -141,6 +143,13 @@ impl Rig {
     /// Replaces the directory: `spaces` are entries that differ from the usual ones.
     pub(super) fn move_spaces(&self, spaces: &Value) {
         write_directory(&self.folder, spaces);
+    }
+
+    /// The database of a space.
+    pub(super) fn store_of(&self, space: u8) -> PathBuf {
+        let space = did(space);
+        let name = space.as_str().rsplit(':').next().unwrap_or_default();
+        self.folder.path().join(format!("store/{name}.sqlite"))
     }
 
     pub(super) fn directory(&self) -> PathBuf {

@@ -2,6 +2,8 @@
 //!
 //! The model keeps documents as plain maps of numbers, decides conflicts from the history of touched keys, and knows what
 //! each client must have after each effect.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::support::*;
 use proptest::prelude::*;

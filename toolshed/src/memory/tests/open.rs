@@ -1,4 +1,6 @@
 //! Who may open a session, genesis, resumption, and how sessions end.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::support::*;
 use serde_json::{Value, json};

@@ -1,4 +1,6 @@
 //! Every patch operation, its errors and its bounds.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,6 @@
 //! A host for tests: connections, principals with leases, and shorthand for requests.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::super::*;
 use memory_wire::Did;

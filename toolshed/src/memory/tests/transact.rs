@@ -1,4 +1,6 @@
 //! Commits: exactly once, conflicts, operations, capabilities, bounds.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::support::*;
 use serde_json::{Value, json};

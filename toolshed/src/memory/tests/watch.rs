@@ -1,4 +1,6 @@
 //! Watches, holdings, views and effects.
+//!
+//! Compiled under `#[cfg(test)]` alone.
 
 use super::super::{Effects, MemoryOptions, WatchLimits};
 use super::support::*;

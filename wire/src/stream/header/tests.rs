@@ -1,3 +1,4 @@
+//! Compiled under `#[cfg(test)]` alone.
 use proptest::prelude::*;
 
 use super::*;
