@@ -244,3 +244,17 @@ fn outcome(reason: Reason) -> WorkerOutcome {
         _ => WorkerOutcome::Internal,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_tls_refuses_is_neither_slow_nor_at_fault() {
+        assert_eq!(outcome(Reason::TlsHandshake), WorkerOutcome::Refused);
+        assert_eq!(
+            outcome(Reason::HandshakeTimeout),
+            WorkerOutcome::HandshakeTimeout
+        );
+    }
+}

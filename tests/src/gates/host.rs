@@ -17,8 +17,9 @@ use crate::report::figure;
 use crate::stage::{StageOptions, identity};
 use crate::{GateError, Stage};
 
-/// Private memory of an idle, authenticated worker, KiB.
-const MOST_IDLE_WORKER_KIB: u64 = 600;
+/// Private memory of an idle, authenticated worker, KiB: the promise, and for builds without optimisation, whose stacks and
+/// futures are larger, a bound that still shows a buffer left behind.
+const MOST_IDLE_WORKER_KIB: u64 = if cfg!(debug_assertions) { 800 } else { 600 };
 
 /// What an idle client adds to link agent and key agent together, KiB of private memory.
 const MOST_AGENTS_KIB_PER_CLIENT: u64 = 128;
@@ -101,7 +102,7 @@ fn is_expected(descriptor: &Descriptor, listening: &BTreeSet<u64>) -> bool {
     }
 }
 
-/// An idle authenticated worker has under 600 KiB of private memory.
+/// An idle authenticated worker has under 600 KiB of private memory, as built for use.
 ///
 /// What the start of a position-independent executable writes into its own image is part of that. It grows with the code,
 /// and so with every optimisation left out: where the programs are built for debugging, the bound is for the rest.
