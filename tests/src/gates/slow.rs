@@ -72,10 +72,13 @@ pub(super) async fn slow_reader(stage: &Stage) -> GateResult {
         far.ask(&mut far_during).await?;
         most.set(most.get().max(private_kib(worker)?));
     }
-    same(
+    // The kernel probes a closed window and moves a little between its own two buffers then; an answer it does not move.
+    let moved = unread(slow.local(), stage.public().address)?.saturating_sub(stuck.unread);
+    holds(
         "bytes that came for the slow reader meanwhile",
-        unread(slow.local(), stage.public().address)?,
-        stuck.unread,
+        moved < DOCUMENT as u64,
+        format!("under {DOCUMENT}"),
+        moved,
     )?;
     let held = most.get() - first;
 
@@ -119,6 +122,7 @@ pub(super) async fn slow_reader(stage: &Stage) -> GateResult {
     figures.extend(far_before.figures("other_toolshed_before"));
     figures.extend(far_during.figures("other_toolshed_during"));
     figures.extend(figure("unread_bytes", stuck.unread));
+    figures.extend(figure("moved_bytes", moved));
     Ok(figures)
 }
 
