@@ -36,6 +36,8 @@ use crate::{Assignment, ClientRead, Spawner, answers, opener, watchdog};
 /// How long the last frames may take to leave, and how long what the client still sends is taken and dropped so that the
 /// close frame is not lost to a reset.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// The same for a client that answered no ping.
+const VANISHED_FAREWELL: Duration = Duration::from_millis(50);
 /// Bytes taken and dropped at most after the close frame: more than the largest message, which may be why it was sent.
 const MAX_FAREWELL_LEN: u64 = 2 * MAX_RAW_LEN as u64;
 
@@ -358,11 +360,18 @@ async fn farewell(
     let code = end.close_code();
     let text = end.reason.close_text(connection);
     let begun = reader.received();
-    let _ = tokio::time::timeout(FAREWELL, async {
+    // One that vanished gets the frame in case it is there after all, and its worker does not wait for it.
+    let vanished = end.reason == Reason::PingTimeout;
+    let patience = if vanished {
+        VANISHED_FAREWELL
+    } else {
+        FAREWELL
+    };
+    let _ = tokio::time::timeout(patience, async {
         output.close(code, &text).await;
         output.shutdown().await;
         // A reset would overtake the close frame: take what the client still sends until it closes too.
-        if end.reason == Reason::ClientClosed {
+        if vanished || end.reason == Reason::ClientClosed {
             return;
         }
         while reader.received() - begun < MAX_FAREWELL_LEN {
