@@ -245,9 +245,10 @@ impl Driver {
             (ledger.frame(), ledger.watches())
         };
         let now = Instant::now();
+        let in_doubt = self.doubt_since.is_some();
         let attached = self
             .core
-            .with(|machine| machine.attach(&mut ok, (&frame, watches), now));
+            .with(|machine| machine.attach(&mut ok, in_doubt, (&frame, watches), now));
         if let Err(error) = attached {
             return Outcome::Over(Ended::Failed(Box::new(error)));
         }

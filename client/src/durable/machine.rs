@@ -173,13 +173,15 @@ impl Machine {
         members
     }
 
-    /// The open was answered with `ok`, in `len` bytes.
+    /// The open was answered with `ok`. `in_doubt`: an open before it was lost with its answer. What the toolshed resumes then
+    /// may be that open's session, which knows no watches yet.
     ///
     /// # Errors
     /// [`ClientError::Protocol`] for an answer that is none, or that names another session than the one asked for.
     pub(crate) fn attach(
         &mut self,
         ok: &mut Value,
+        in_doubt: bool,
         budget: (&FrameBudget, usize),
         now: Instant,
     ) -> Result<(), ClientError> {
@@ -200,7 +202,7 @@ impl Machine {
             // A store that was restored from a copy may be behind.
             self.seen_seq = self.seen_seq.min(server);
         }
-        let kept = resumed && known && self.watches.is_settled();
+        let kept = resumed && known && !in_doubt && self.watches.is_settled();
         let whole = !kept && budget.0.max_holdings == 0 && !self.watches.wanted().is_empty();
         if whole {
             self.holdings.clear();

@@ -33,6 +33,8 @@ pub(crate) enum Act {
     LoseRequest,
     /// It is served, and the transport is lost before the answer.
     LoseAnswer,
+    /// The same, and the toolshed does not notice: the session stays open there.
+    LoseAnswerUnnoticed,
     /// The router closes with a code instead.
     Close(u16),
     /// It is refused: error name, whether for now.
@@ -60,6 +62,7 @@ enum Line {
     Text(Value),
     Close(u16),
     Lose,
+    Vanish,
 }
 
 /// The fake.
@@ -230,6 +233,7 @@ impl Fake {
                         self.gone(connection);
                         return None;
                     }
+                    Line::Vanish => return None,
                 },
                 incoming = socket.reader.next() => match incoming {
                     Ok(Incoming::Text) => {
@@ -268,9 +272,13 @@ impl Fake {
         match act {
             Act::Serve => state.answer(connection, &message),
             Act::LoseRequest => drop(line.send(Line::Lose)),
-            Act::LoseAnswer => {
+            Act::LoseAnswer | Act::LoseAnswerUnnoticed => {
                 state.world.serve(connection, &message);
-                let _ = line.send(Line::Lose);
+                let end = match act {
+                    Act::LoseAnswer => Line::Lose,
+                    _ => Line::Vanish,
+                };
+                let _ = line.send(end);
             }
             Act::Close(code) => drop(line.send(Line::Close(code))),
             Act::Refuse(name, retriable) => {

@@ -20,7 +20,7 @@ fn opened(token: u64, resumed: bool) -> Value {
 fn open(machine: &mut Machine, token: u64, resumed: bool) {
     let mut ok = opened(token, resumed);
     machine
-        .attach(&mut ok, (&BUDGET, 10), Instant::now())
+        .attach(&mut ok, false, (&BUDGET, 10), Instant::now())
         .unwrap();
 }
 
@@ -126,7 +126,7 @@ fn a_session_of_another_name_is_refused() {
     ok["sessionId"] = "other".into();
     assert!(
         machine
-            .attach(&mut ok, (&BUDGET, 10), Instant::now())
+            .attach(&mut ok, false, (&BUDGET, 10), Instant::now())
             .is_err()
     );
 }
@@ -166,6 +166,20 @@ fn events_tell_of_interruption_and_rebuild() {
         told[..],
         [Event::Interrupted, Event::Rebuilt { resumed: true, .. }]
     ));
+}
+
+#[test]
+fn what_a_lost_open_left_behind_knows_no_watches() {
+    let mut machine = fresh();
+    let _accepted = watch_a(&mut machine);
+    step(&mut machine);
+    deliver(&mut machine, answer(WATCH_TAG, Ok(json!({}))));
+    machine.detach();
+    let mut ok = opened(3, true);
+    machine
+        .attach(&mut ok, true, (&BUDGET, 10), Instant::now())
+        .unwrap();
+    assert!(matches!(step(&mut machine), Step::Watch(frame) if frame.set));
 }
 
 #[test]
