@@ -4,6 +4,7 @@
 //! - A [`Permit`] is the reservation. It has one owner and gives back what it holds when it is dropped, on whatever path
 //!   that happens.
 //! - A [`Budget::nested`] budget counts in every budget around it too, in all or in none.
+//! - [`latency`] counts how long things take, in fixed buckets.
 //! - A [`FairBudget`] also lets a bounded number of requests wait, first come first served: a small new one never passes an
 //!   old large one.
 //!
@@ -21,6 +22,8 @@
 //! assert_eq!(toolshed.snapshot().current, 0);
 //! ```
 #![forbid(unsafe_code)]
+
+pub mod latency;
 
 mod fair;
 mod permit;
@@ -137,6 +140,12 @@ impl Budget {
         Ok(Permit::new(Rc::clone(&self.node), amount))
     }
 
+    /// Whether [`Self::reserve`] would give `amount` now: for whoever waits until it does, since being refused counts.
+    #[must_use]
+    pub fn has_room(&self, amount: u64) -> bool {
+        self.node.first_without_room(amount).is_none()
+    }
+
     /// Counts what is there already, past the limit if need be: for what came to belong here by another configuration.
     /// Nothing else is admitted until the count has fallen below the limit.
     pub fn adopt(&self, amount: u64) -> Permit {
@@ -197,16 +206,18 @@ impl Node {
 
     /// Reserves in this one and all around, or in none.
     fn add(&self, amount: u64) -> Result<(), Refused> {
-        let full = self
-            .and_around()
-            .find(|node| !node.has_room(amount) || node.has_waiters());
-        match full {
+        match self.first_without_room(amount) {
             Some(node) => Err(node.refuse(amount)),
             None => {
                 self.force(amount);
                 Ok(())
             }
         }
+    }
+
+    fn first_without_room(&self, amount: u64) -> Option<&Self> {
+        self.and_around()
+            .find(|node| !node.has_room(amount) || node.has_waiters())
     }
 
     /// Whether `amount` fits beside what is reserved here.

@@ -38,6 +38,7 @@ fn a_limit_of_n_admits_exactly_n() {
     let all = budget.reserve(3).unwrap();
     assert!(budget.reserve(1).is_err());
     drop(all);
+    assert!(budget.has_room(3) && !budget.has_room(4));
     let expected = Snapshot {
         name: "places",
         current: 0,

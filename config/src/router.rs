@@ -79,7 +79,11 @@ impl RouterConfig {
         Self::parse(&Self::read_file(path)?, path)
     }
 
-    pub(crate) fn read_file(path: &Path) -> Result<String, ConfigErrors> {
+    /// Reads the text of a file, which has a bounded length.
+    ///
+    /// # Errors
+    /// One fault: that it cannot be read.
+    pub fn read_file(path: &Path) -> Result<String, ConfigErrors> {
         read_text(path, MAX_ROUTER_FILE_LEN)
     }
 

@@ -57,6 +57,8 @@ pub struct WorkerSettings {
     pub drain_ms: u64,
     /// Bytes of streamed upload in flight.
     pub upload_window: u32,
+    /// Dedicated connections of one space; the link agent counts them.
+    pub max_connections_per_space: Option<u64>,
     /// Open sessions.
     pub max_sessions_per_connection: Option<u64>,
     /// Distinct spaces over the connection's life.
@@ -110,6 +112,7 @@ impl WorkerSettings {
             tcp_user_ms: millis(timeouts.tcp_user),
             drain_ms: millis(timeouts.drain),
             upload_window: UPLOAD_WINDOW,
+            max_connections_per_space: limits.max_connections_per_space.get(),
             max_sessions_per_connection: limits.max_sessions_per_connection.get(),
             max_spaces_per_connection: limits.max_spaces_per_connection.get(),
             max_principals_per_connection: limits.max_principals_per_connection,

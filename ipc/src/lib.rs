@@ -5,6 +5,7 @@
 //!
 //! - [`Channel`] sends and receives inside a tokio runtime, [`BlockingChannel`] outside of one, with a deadline.
 //! - [`NamedListener`] and [`connect`] make channels between processes that do not descend from one another.
+//! - [`StreamListener`] names a byte stream in the same way, for those who are no roles.
 //! - [`packets`] holds every packet of every channel: one enum per direction.
 //! - [`memfd`] carries what is larger than a packet.
 //!
@@ -23,8 +24,10 @@ mod credentials;
 mod error;
 mod listener;
 mod message;
+mod named;
 mod outcome;
 mod registration;
+mod stream;
 
 pub use blocking::BlockingChannel;
 pub use channel::{Channel, take_stdin};
@@ -35,3 +38,4 @@ pub use listener::{NamedListener, connect};
 pub use message::{MAX_DESCRIPTORS, MAX_PACKET_LEN, Received};
 pub use outcome::WorkerOutcome;
 pub use packets::{Packet, PacketError};
+pub use stream::StreamListener;

@@ -7,7 +7,8 @@ use std::fmt::Debug;
 
 use memory_ipc::packets::{
     BrokerToLinkAgent, BrokerToWorker, Detail, KeyAgentToSpawner, KeyAgentToWorker,
-    LinkAgentToBroker, LinkAgentToWorker, ListenerToSpawner, MAX_SCHEMES, SpawnerToListener,
+    LinkAgentToBroker, LinkAgentToWorker, ListenerToSpawner, MAX_REPORTED_REFUSALS, MAX_SCHEMES,
+    REPORTED_BUCKETS, REPORTED_BUDGETS, REPORTED_LATENCIES, Report, SpawnerToListener,
     WorkerToBroker, WorkerToKeyAgent, WorkerToLinkAgent, WorkerToSpawner,
 };
 use memory_ipc::{MAX_PACKET_LEN, Packet, PacketError, WorkerOutcome};
@@ -248,6 +249,58 @@ fn fields_over_their_bounds_are_not_encoded() {
         event.encode().err(),
         Some(EncodeError::UnsafeInteger.into())
     );
+}
+
+#[test]
+fn a_report_is_as_long_as_documented() {
+    let report = |refusals: Vec<(u8, u64)>| WorkerToSpawner::Report {
+        report: Box::new(Report {
+            refusals,
+            ..Report::default()
+        }),
+    };
+    let empty = report(Vec::new()).encode().expect("sample");
+    let numbers =
+        4 + 3 * REPORTED_BUDGETS.len() + (REPORTED_BUCKETS + 1) * REPORTED_LATENCIES.len();
+    assert_eq!(empty, [b"rpt1", &vec![0; 8 * numbers + 1][..]].concat());
+    let refusals = (0..64).map(|code| (code, 1)).collect();
+    let full = report(refusals).encode().expect("sample");
+    assert_eq!(full.len(), empty.len() + 9 * MAX_REPORTED_REFUSALS);
+    assert_eq!(full.len(), 1477);
+}
+
+#[test]
+fn the_refusals_of_a_report_have_one_spelling() {
+    let rest = |refusals: &[(u8, u64)]| {
+        let packet = WorkerToSpawner::Report {
+            report: Box::default(),
+        };
+        let mut bytes = packet.encode().expect("sample");
+        bytes.pop();
+        bytes.push(u8::try_from(refusals.len()).expect("few"));
+        for (code, times) in refusals {
+            bytes.push(*code);
+            bytes.extend(times.to_be_bytes());
+        }
+        WorkerToSpawner::decode(&bytes).err()
+    };
+    assert_eq!(rest(&[(0, 1), (7, MAX_SAFE_INTEGER), (255, 2)]), None);
+    let value = Some(DecodeError::Value.into());
+    assert_eq!(rest(&[(7, 1), (7, 1)]), value);
+    assert_eq!(rest(&[(8, 1), (7, 1)]), value);
+    assert_eq!(rest(&[(7, 0)]), value);
+    let unsafe_integer = Some(DecodeError::UnsafeInteger.into());
+    assert_eq!(rest(&[(7, MAX_SAFE_INTEGER + 1)]), unsafe_integer);
+    let many: Vec<(u8, u64)> = (0..65).map(|code| (code, 1)).collect();
+    assert_eq!(rest(&many), Some(DecodeError::BlobLength.into()));
+    for refusals in [many, vec![(2, 1), (1, 1)], vec![(1, 0)]] {
+        let report = Box::new(Report {
+            refusals,
+            ..Report::default()
+        });
+        let refused = WorkerToSpawner::Report { report }.encode().err();
+        assert_eq!(refused, Some(EncodeError::BlobLength.into()));
+    }
 }
 
 #[test]

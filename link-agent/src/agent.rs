@@ -18,6 +18,7 @@ use crate::queue::{Class, QueueLimits};
 use crate::registry::PrincipalRegistry;
 use crate::revocation::Revocations;
 use crate::signer::{Bound, Signer};
+use crate::spaces::SpaceRegistry;
 use crate::ticket::BindFault;
 use crate::upstream::Task;
 
@@ -36,6 +37,7 @@ pub(crate) struct Agent {
     pub(crate) links: Links,
     limits: ContextLimits,
     registry: PrincipalRegistry,
+    spaces: SpaceRegistry,
     pub(crate) revocations: Revocations,
     pub(crate) contexts: HashMap<ContextId, Context>,
     /// When the log was told last of a data socket's greeting whose time is off.
@@ -84,6 +86,7 @@ impl Agent {
             ),
             limits: ContextLimits::from(&config.limits),
             registry: PrincipalRegistry::new(config.limits.max_connections_per_principal),
+            spaces: SpaceRegistry::new(config.limits.max_connections_per_space),
             revocations: Revocations::default(),
             contexts: HashMap::new(),
             skew_told: None,
@@ -95,6 +98,8 @@ impl Agent {
         self.limits = ContextLimits::from(&config.limits);
         self.registry
             .set_limit(config.limits.max_connections_per_principal);
+        self.spaces
+            .set_limit(config.limits.max_connections_per_space);
         self.links.set_limits(queue_limits(config));
     }
 
@@ -111,9 +116,12 @@ impl Agent {
 
     /// Ends a context: every toolshed that knows it is told.
     pub(crate) fn close(&mut self, id: &ContextId, now: Moment) {
-        let Some(context) = self.contexts.remove(id) else {
+        let Some(mut context) = self.contexts.remove(id) else {
             return;
         };
+        if let Some(place) = context.place.take() {
+            self.spaces.leave(place);
+        }
         context.leave(&mut self.registry);
         for index in context.known_at() {
             self.links
@@ -152,6 +160,24 @@ impl Agent {
             self.close(id, now);
         }
         ended.len()
+    }
+
+    /// Gives a context, before its hello, a place among the connections of the one space that it is for. The place is its own
+    /// until it is closed.
+    ///
+    /// # Errors
+    /// [`Reason::TenantCap`] at `max_connections_per_space`; a second time, and after hello.
+    pub(crate) fn dedicate(&mut self, id: &ContextId, space: Did) -> Result<(), Fault> {
+        let context = self.contexts.get_mut(id).ok_or(NO_CONTEXT)?;
+        if context.client.is_some() {
+            return Err(Fault::Violation("dedicated after hello"));
+        }
+        if context.place.is_some() {
+            return Err(Fault::Violation("dedicated twice"));
+        }
+        let place = self.spaces.enter(space).map_err(|_| Reason::TenantCap)?;
+        context.place = Some(place);
+        Ok(())
     }
 
     /// Takes the client's flags and issues the first challenge.

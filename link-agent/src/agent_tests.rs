@@ -533,3 +533,33 @@ fn opens_beside_each_other_do_not_pass_the_space_limit() {
     assert_eq!(operations, [Operation::Space]);
     assert_eq!(bench.agent.plan(&ID, &open(101, 1), bench.now), refused);
 }
+
+#[test]
+fn a_space_has_so_many_dedicated_connections_and_no_more() {
+    let mut bench = Bench::new("max_connections_per_space = 2");
+    let agent = &mut bench.agent;
+    let context = |byte: u8| ContextId::new([byte; 16]);
+    for byte in 10..14 {
+        agent.open(ConnectionId::new(0, [byte; 4]), context(byte));
+    }
+    let full = Err(Fault::Refused(Reason::TenantCap));
+    assert_eq!(agent.dedicate(&context(10), did(1)), Ok(()));
+    assert_eq!(agent.dedicate(&context(11), did(1)), Ok(()));
+    assert_eq!(agent.dedicate(&context(12), did(1)), full);
+    assert_eq!(agent.dedicate(&context(13), did(2)), Ok(()));
+    // Whoever was refused may ask again; whoever has a place may not, nor after hello.
+    assert!(matches!(
+        agent.dedicate(&context(10), did(2)),
+        Err(Fault::Violation(_))
+    ));
+    assert!(matches!(
+        agent.dedicate(&ID, did(2)),
+        Err(Fault::Violation(_))
+    ));
+    agent.close(&context(10), bench.now);
+    assert_eq!(agent.dedicate(&context(12), did(1)), Ok(()));
+    agent.close(&context(13), bench.now);
+    agent.close(&context(12), bench.now);
+    agent.close(&context(11), bench.now);
+    assert!(agent.spaces.is_empty());
+}

@@ -22,6 +22,7 @@ use crate::principal::{Accepted, Principals};
 use crate::registry::PrincipalRegistry;
 use crate::revocation::Revocations;
 use crate::signer::Signer;
+use crate::spaces::Place;
 use crate::ticket::TicketUse;
 use crate::upstream::{Open, Step, Task, Upstream};
 
@@ -80,6 +81,8 @@ pub(crate) struct Context {
     limits: ContextLimits,
     /// Set once, by the worker's hello.
     pub(crate) client: Option<ClientFlags>,
+    /// Its place among the connections of the one space that it is for.
+    pub(crate) place: Option<Place>,
     pub(crate) challenges: ChallengeBook,
     principals: Principals,
     /// What each toolshed knows, by index. An entry ends with the link.
@@ -151,6 +154,7 @@ impl Context {
             id,
             limits,
             client: None,
+            place: None,
             challenges: ChallengeBook::default(),
             principals: Principals::new(limits.principals, limits.history),
             upstreams: BTreeMap::new(),

@@ -42,6 +42,7 @@ mod refusals;
 mod registry;
 mod revocation;
 mod signer;
+mod spaces;
 #[cfg(test)]
 mod testing;
 mod ticket;

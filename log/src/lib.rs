@@ -8,4 +8,4 @@ mod level;
 mod writer;
 
 pub use level::{LevelError, filter};
-pub use writer::{Line, stderr};
+pub use writer::{Line, lost_lines, stderr};

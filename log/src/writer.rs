@@ -9,9 +9,16 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 /// carries the count as its last member, `lost_lines`.
 #[must_use]
 pub fn stderr() -> Line<'static, Stderr> {
-    static LOG: LazyLock<LogWriter<Stderr>> = LazyLock::new(|| LogWriter::new(io::stderr()));
     LOG.line()
 }
+
+/// How many lines of this process's log could not be written, since it started.
+#[must_use]
+pub fn lost_lines() -> u64 {
+    LOG.state().lost_in_all
+}
+
+static LOG: LazyLock<LogWriter<Stderr>> = LazyLock::new(|| LogWriter::new(io::stderr()));
 
 /// Where log lines go.
 #[derive(Debug)]
@@ -24,6 +31,8 @@ struct State<W> {
     out: W,
     /// Lines dropped since the last one that was written whole.
     lost: u64,
+    /// Lines dropped ever.
+    lost_in_all: u64,
     /// The last thing written is the beginning of a line.
     is_torn: bool,
 }
@@ -34,6 +43,7 @@ impl<W: Write> LogWriter<W> {
             state: Mutex::new(State {
                 out,
                 lost: 0,
+                lost_in_all: 0,
                 is_torn: false,
             }),
         }
@@ -65,6 +75,7 @@ impl<W: Write> State<W> {
             self.lost = 0;
         } else {
             self.lost = self.lost.saturating_add(1);
+            self.lost_in_all = self.lost_in_all.saturating_add(1);
         }
     }
 
@@ -144,6 +155,7 @@ mod tests {
         write(&log, "{\"n\":3}\n");
         write(&log, "{\"n\":4}\n");
         assert_eq!(written(&log), "{\"n\":3,\"lost_lines\":2}\n{\"n\":4}\n");
+        assert_eq!(log.state().lost_in_all, 2);
     }
 
     #[test]

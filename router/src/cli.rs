@@ -58,6 +58,14 @@ pub(crate) enum Command {
     LinkAgent(ConfigArgs),
     /// Say which toolshed owns a space, and dial it
     DirectoryBroker(ConfigArgs),
+    /// Serve what the other roles show to Prometheus, on loopback
+    ///
+    /// Answers `GET /metrics` at `metrics_listen`. Started by `run` where that is set.
+    Metrics(ConfigArgs),
+    /// Show how the router is: roles, connections, links, budgets, refusals, latencies
+    ///
+    /// Asks every role on this host. Ends with 0 when all answer, with 75 when some do not, and with 69 when none does.
+    Status(crate::status::StatusArgs),
     /// Make a new identity: write its seed to a file and print its DID
     Keygen {
         /// The file to make, readable by its owner only; refused when it exists

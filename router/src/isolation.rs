@@ -39,6 +39,12 @@ pub(crate) fn directory_broker() -> Result<(), SandboxError> {
     memory_sandbox::prepare_agent(&[])
 }
 
+/// Reads what the other roles show, and serves it on loopback.
+pub(crate) fn metrics() -> Result<(), SandboxError> {
+    set_process_name(c"mr-metrics");
+    memory_sandbox::prepare_agent(&[])
+}
+
 /// Starts the other roles.
 pub(crate) fn run() -> Result<(), SandboxError> {
     set_process_name(c"mr-run");

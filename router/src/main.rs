@@ -1,6 +1,7 @@
 //! The memory-router executable: every role of the router, and the few commands that an operator needs to start with.
 #![forbid(unsafe_code)]
 
+mod accepted;
 mod admission;
 mod backoff;
 mod check;
@@ -9,16 +10,20 @@ mod cli;
 mod demo;
 mod exit;
 mod isolation;
+mod kept;
 mod keygen;
 mod listener;
 mod logging;
+mod metrics;
 mod reload;
 mod revoke;
 mod roles;
 mod run;
 mod signals;
 mod spawner;
+mod status;
 mod supervised;
+mod survey;
 mod throttle;
 
 use std::io::{self, Write as _};
@@ -56,6 +61,8 @@ fn dispatch(command: Command) -> Result<Exit, Failure> {
         Command::KeyAgent(args) => roles::key_agent(&args.config),
         Command::LinkAgent(args) => roles::link_agent(&args.config),
         Command::DirectoryBroker(args) => roles::directory_broker(&args.config),
+        Command::Metrics(args) => roles::metrics(&args.config),
+        Command::Status(args) => return status::run(&args),
         Command::Keygen { out } => print(&keygen::keygen(&out)?).map_err(|error| {
             let file = out.display();
             let what =

@@ -4,6 +4,7 @@
 //! restart keep their running values, and are named once, by the role that they belong to.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use memory_config::{ConfigErrors, Reloaded, RouterConfig};
@@ -11,6 +12,7 @@ use memory_wire::Reason;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::accepted::Accepted;
 use crate::exit::Failure;
 
 /// The configuration as it is, and as it becomes.
@@ -42,6 +44,7 @@ pub(crate) struct Reloader {
     file: PathBuf,
     hangups: Hangups,
     config: watch::Sender<Arc<RouterConfig>>,
+    accepted: Rc<Accepted>,
 }
 
 impl Reloader {
@@ -50,13 +53,20 @@ impl Reloader {
         file: &Path,
         hangups: Hangups,
         config: RouterConfig,
+        accepted: Accepted,
     ) -> Self {
         Self {
             role,
             file: file.to_owned(),
             hangups,
             config: watch::Sender::new(Arc::new(config)),
+            accepted: Rc::new(accepted),
         }
+    }
+
+    /// What the configuration is made of, now and after each reload.
+    pub(crate) fn accepted(&self) -> Rc<Accepted> {
+        Rc::clone(&self.accepted)
     }
 
     pub(crate) fn changes(&self) -> Changes {
@@ -75,7 +85,7 @@ impl Reloader {
     pub(crate) async fn next(&mut self) -> bool {
         self.hangups.next().await;
         let running = Arc::clone(&self.config.borrow());
-        match RouterConfig::reload(&self.file, &running) {
+        match self.accepted.reload(&self.file, &running) {
             Ok(reloaded) => {
                 self.report(&reloaded);
                 // Also when the file says nothing new: what it names may be new.

@@ -4,16 +4,19 @@ use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
+use memory_admin::Snapshot;
 use memory_sandbox::SandboxError;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
+use crate::accepted::Accepted;
 use crate::check::{self, Part};
 use crate::exit::{Exit, Failure};
-use crate::reload::{Hangups, Reloader};
+use crate::reload::{Changes, Hangups, Reloader};
 use crate::signals::StopSignals;
-use crate::{isolation, listener, logging, run, spawner, supervised};
+use crate::{isolation, listener, logging, metrics, run, spawner, supervised, survey};
 
 /// Runs the listener.
 pub(crate) fn listener(config_file: &Path) -> Result<(), Failure> {
@@ -45,7 +48,8 @@ pub(crate) fn key_agent(config_file: &Path) -> Result<(), Failure> {
         config_file,
     )?;
     let changes = begun.reloader.changes();
-    begun.block_on(until_stopped("key-agent", async {
+    let shown = show_process("key-agent", changes.clone());
+    begun.block_on(until_stopped("key-agent", shown, async {
         memory_key_agent::run(changes)
             .await
             .map_err(|error| match error {
@@ -69,7 +73,8 @@ pub(crate) fn link_agent(config_file: &Path) -> Result<(), Failure> {
         config_file,
     )?;
     let changes = begun.reloader.changes();
-    begun.block_on(until_stopped("link-agent", async {
+    let shown = show_process("link-agent", changes.clone());
+    begun.block_on(until_stopped("link-agent", shown, async {
         memory_link_agent::run(changes)
             .await
             .map_err(|error| match error {
@@ -91,7 +96,8 @@ pub(crate) fn directory_broker(config_file: &Path) -> Result<(), Failure> {
         config_file,
     )?;
     let changes = begun.reloader.changes();
-    begun.block_on(until_stopped("directory-broker", async {
+    let shown = show_process("directory-broker", changes.clone());
+    begun.block_on(until_stopped("directory-broker", shown, async {
         memory_directory_broker::run(changes)
             .await
             .map_err(|error| match error {
@@ -101,6 +107,17 @@ pub(crate) fn directory_broker(config_file: &Path) -> Result<(), Failure> {
                 }
             })
     }))
+}
+
+/// Runs the metrics role.
+pub(crate) fn metrics(config_file: &Path) -> Result<(), Failure> {
+    let begun = begin("metrics", isolation::metrics, &[Part::Metrics], config_file)?;
+    let changes = begun.reloader.changes();
+    begun.block_on(until_stopped(
+        "metrics",
+        std::future::pending(),
+        metrics::run(changes),
+    ))
 }
 
 /// Runs a worker. It reads no file and writes no log: its channel is all it has.
@@ -173,7 +190,8 @@ fn begin(
     let runtime = runtime()?;
     let hangups = hangups(&runtime)?;
     // Before logging starts: faults of the configuration are for a person to read, a line each.
-    let (config, notes) = check::at_start(config_file, parts)?;
+    let (accepted, examined) = Accepted::at_start(config_file)?;
+    let (config, notes) = check::at_start(config_file, examined, parts)?;
     logging::start(role)?;
     // `run` looks at everything so that nothing is started in vain; each role tells its own.
     if let [_] = parts {
@@ -182,7 +200,7 @@ fn begin(
     isolation::raise_descriptor_limit();
     Ok(Begun {
         runtime,
-        reloader: Reloader::new(role, config_file, hangups, config),
+        reloader: Reloader::new(role, config_file, hangups, config, accepted),
         supervised,
     })
 }
@@ -195,10 +213,18 @@ fn agent_failure(exit: Exit, error: impl Error + Send + Sync + 'static) -> Failu
     Failure::because(exit, "cannot serve", error)
 }
 
-/// Runs an agent until it fails or a signal asks it to stop. Agents keep nothing that would have to be finished: who asks for
-/// a stop stops those that use them first.
+/// Shows a role that has nothing to tell but what any process can.
+async fn show_process(role: &'static str, changes: Changes) {
+    let started = SystemTime::now();
+    let ipc_dir = changes.borrow().ipc_dir.clone();
+    survey::show(&ipc_dir, role, || Snapshot::new(role, started)).await;
+}
+
+/// Runs an agent until it fails or a signal asks it to stop, and shows it meanwhile. Agents keep nothing that would have to be
+/// finished: who asks for a stop stops those that use them first.
 async fn until_stopped(
     role: &'static str,
+    shown: impl Future<Output = ()>,
     agent: impl Future<Output = Result<(), Failure>>,
 ) -> Result<(), Failure> {
     let mut signals = StopSignals::new()?;
@@ -208,6 +234,8 @@ async fn until_stopped(
             tracing::info!(reason = "stop", "{role} stops");
             Ok(())
         }
+        // Showing goes on for ever.
+        () = shown => Ok(()),
     }
 }
 

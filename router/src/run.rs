@@ -3,7 +3,7 @@
 //! Each role is a child process, an exec of this same executable. Children get process groups of their own, so that a
 //! terminal's interrupt reaches `run` alone and the order of stopping is its to choose; that none of them outlives it is
 //! seen to by each child itself ([`crate::supervised`]). The listener tells over its standard output, a pipe, whether it
-//! accepts: see [`crate::listener::Announcer`].
+//! accepts: see [`crate::listener::Announcement`].
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -11,6 +11,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,10 @@ use tokio::process::{Child, ChildStdout, Command};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_local};
 
+use crate::accepted::{self, Accepted};
 use crate::backoff::Backoff;
 use crate::exit::{Exit, Failure};
+use crate::kept::{self, Kept};
 use crate::listener::Announcement;
 use crate::reload::Reloader;
 use crate::signals::StopSignals;
@@ -34,18 +37,26 @@ const READY_LINE: &str = "memory-router-ready";
 const FIRST_RESTART_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_RESTART_PAUSE: Duration = Duration::from_secs(5);
 
+/// Pause before a role that has only just started is asked to reload.
+const RELOAD_PAUSE: Duration = Duration::from_millis(20);
+
 /// A role that lived this long is started again without the pauses that its earlier deaths had added up.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
 /// How long a role may take to end beyond the drain; then it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(3);
 
-/// The roles in the order of stopping: nothing new comes in, then what is going on ends, then what it needed goes.
-const STOP_ORDER: [&[&str]; 3] = [
+/// The roles in the order of stopping: nothing new comes in, then what is going on ends, then what it needed goes, and who
+/// looks on sees all of it.
+const STOP_ORDER: [&[&str]; 4] = [
     &["listener"],
     &["spawner"],
     &["directory-broker", "link-agent", "key-agent"],
+    &[METRICS],
 ];
+
+/// The role that there is only where the configuration wants it.
+const METRICS: &str = "metrics";
 
 /// Supervises all roles until a signal asks to stop or a role cannot be had.
 ///
@@ -64,11 +75,13 @@ pub(crate) async fn run(config_file: &Path, mut reloader: Reloader) -> Result<()
     for names in STOP_ORDER.into_iter().rev() {
         let group = names
             .iter()
-            .map(|name| Role::start(name, config_file, notes.clone()))
+            .filter(|name| **name != METRICS || config.metrics_listen.is_some())
+            .map(|name| Role::start(name, config_file, reloader.accepted(), notes.clone()))
             .collect();
         groups.push(Group(group));
     }
     groups.reverse();
+    spawn_local(kept::show(config.ipc_dir.clone(), kept_roles(&groups)));
 
     let roles: Vec<_> = groups.iter().flat_map(|group: &Group| &group.0).collect();
     let ended = tokio::select! {
@@ -87,6 +100,12 @@ pub(crate) async fn run(config_file: &Path, mut reloader: Reloader) -> Result<()
             format!("{killed} roles had to be killed"),
         )),
     }
+}
+
+/// The roles in the order of stopping, to be shown.
+fn kept_roles(groups: &[Group]) -> Vec<Rc<Kept>> {
+    let roles = groups.iter().flat_map(|group| &group.0);
+    roles.map(|role| Rc::clone(&role.kept)).collect()
 }
 
 /// Has every role read the configuration again when this process is asked to. One that is invalid is refused here, once for
@@ -226,16 +245,25 @@ struct Role {
     order: watch::Sender<Order>,
     /// How often it was to read the configuration again.
     reload: watch::Sender<u64>,
+    kept: Rc<Kept>,
     task: JoinHandle<Ended>,
 }
 
 impl Role {
-    fn start(name: &'static str, config_file: &Path, notes: mpsc::Sender<Note>) -> Self {
+    fn start(
+        name: &'static str,
+        config_file: &Path,
+        accepted: Rc<Accepted>,
+        notes: mpsc::Sender<Note>,
+    ) -> Self {
         let (order, orders) = watch::channel(Order::Run);
         let (reload, reloads) = watch::channel(0);
+        let kept = Rc::new(Kept::new(name));
         let keeper = Keeper {
             role: name,
+            kept: Rc::clone(&kept),
             config_file: config_file.to_owned(),
+            accepted,
             notes,
             orders,
             reloads,
@@ -243,6 +271,7 @@ impl Role {
         Self {
             order,
             reload,
+            kept,
             task: spawn_local(keeper.keep()),
         }
     }
@@ -267,7 +296,9 @@ enum Ended {
 /// Keeps one role running.
 struct Keeper {
     role: &'static str,
+    kept: Rc<Kept>,
     config_file: PathBuf,
+    accepted: Rc<Accepted>,
     notes: mpsc::Sender<Note>,
     orders: watch::Receiver<Order>,
     reloads: watch::Receiver<u64>,
@@ -280,13 +311,18 @@ impl Keeper {
             let started = Instant::now();
             match self.spawn() {
                 Ok(mut child) => {
+                    let running = self.kept.started();
+                    let mut is_owed = false;
                     let status = loop {
                         tokio::select! {
                             status = child.wait() => break status,
                             () = stop_ordered(&mut self.orders) => return self.end(child).await,
-                            Ok(()) = self.reloads.changed() => reload(&child),
+                            Ok(()) = self.reloads.changed() => is_owed = true,
+                            () = tokio::time::sleep(RELOAD_PAUSE), if is_owed => {}
                         }
+                        is_owed = is_owed && !reload(&child);
                     };
+                    drop(running);
                     if let Some(ended) = self.died(status).await {
                         return ended;
                     }
@@ -305,7 +341,9 @@ impl Keeper {
         }
     }
 
-    fn spawn(&self) -> io::Result<Child> {
+    fn spawn(&mut self) -> io::Result<Child> {
+        // It gets what was accepted last, so that it owes nothing.
+        self.reloads.borrow_and_update();
         let listens = self.role == "listener";
         let mut command = Command::new("/proc/self/exe");
         command
@@ -314,7 +352,8 @@ impl Keeper {
             .arg("--config")
             .arg(&self.config_file)
             .env(supervised::VARIABLE, std::process::id().to_string())
-            .stdin(Stdio::null())
+            .env(accepted::VARIABLE, "stdin")
+            .stdin(self.accepted.sealed()?)
             .stdout(if listens {
                 Stdio::piped()
             } else {
@@ -405,12 +444,14 @@ fn terminate(child: &Child) {
     send(child, Signal::TERM);
 }
 
-/// Asks a child to read the configuration again. One that does not catch the signal yet would die of it, and has no need of
-/// it: it reads the configuration later than it begins to catch.
-fn reload(child: &Child) {
-    if child.id().is_some_and(catches_hangup) {
+/// Asks a child to read the configuration again, and says whether it did: one that does not catch the signal yet would die of
+/// it, and has to be asked later.
+fn reload(child: &Child) -> bool {
+    let is_ready = child.id().is_some_and(catches_hangup);
+    if is_ready {
         send(child, Signal::HUP);
     }
+    is_ready
 }
 
 fn send(child: &Child, signal: Signal) {

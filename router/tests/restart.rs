@@ -3,7 +3,9 @@
 
 mod support;
 
+use rustix::process::Signal;
 use support::deployment::{Deployment, Pass, eventually, is_refused_for_now};
+use support::signal_process;
 
 #[tokio::test]
 async fn a_connection_outlives_its_broker_and_opens_more_with_the_next() {
@@ -35,6 +37,48 @@ async fn a_connection_outlives_its_broker_and_opens_more_with_the_next() {
     }
     before.query(&["of:fixture-data"]).await.unwrap();
     after.query(&["of:fixture-data"]).await.unwrap();
+    connection.close().await;
+    deployment.stop().await;
+}
+
+#[tokio::test]
+async fn a_role_comes_back_with_what_was_accepted_and_not_with_what_the_file_says_by_then() {
+    let mut deployment = Deployment::start("").await;
+    let connection = deployment.connect_alice().await;
+
+    // The file becomes invalid, and nobody asks for it to be read.
+    deployment.fixture.configure("nonsense = 1\n");
+    for role in ["directory-broker", "key-agent", "listener"] {
+        signal_process(deployment.role(role), Signal::KILL);
+        deployment.run.reason("role-died").await;
+        let started = deployment.run.reason("role-started").await;
+        assert_eq!(started["child"], role);
+    }
+    deployment.run.reason("ready").await;
+    eventually(|| deployment.open(&connection, 1)).await;
+
+    // Asked for, it is refused, and a role comes back all the same.
+    deployment.reload();
+    deployment.run.reason("reload-refused").await;
+    signal_process(deployment.role("directory-broker"), Signal::KILL);
+    deployment.run.reason("broker-rewired").await;
+    eventually(|| deployment.open(&connection, 0)).await;
+
+    // Accepted, with a key that waits for a restart of all: a role that comes back finds the others where they are.
+    deployment
+        .fixture
+        .configure("\n[timeouts]\ndrain = \"2s\"\n");
+    let text = std::fs::read_to_string(deployment.fixture.config()).unwrap();
+    let moved = text.replace("ipc_dir = \"ipc\"", "ipc_dir = \"elsewhere\"");
+    assert_ne!(text, moved);
+    std::fs::write(deployment.fixture.config(), moved).unwrap();
+    deployment.reload();
+    let needed = deployment.run.reason("restart-needed").await;
+    assert_eq!(needed["key"], "ipc_dir");
+    signal_process(deployment.role("directory-broker"), Signal::KILL);
+    deployment.run.reason("broker-rewired").await;
+    eventually(|| deployment.create(&connection, 40)).await;
+    assert!(!deployment.fixture.folder.path().join("elsewhere").exists());
     connection.close().await;
     deployment.stop().await;
 }

@@ -12,7 +12,11 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// What each crate may use of the others. A role crate never uses another.
-const ALLOWED: [(&str, &[&str]); 15] = [
+const ALLOWED: [(&str, &[&str]); 16] = [
+    (
+        "memory-admin",
+        &["memory-budget", "memory-ipc", "memory-log"],
+    ),
     ("memory-budget", &[]),
     ("memory-log", &[]),
     ("memory-wire", &[]),
@@ -21,9 +25,9 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     ("memory-ipc", &["memory-wire"]),
     ("memory-transport", &["memory-wire"]),
     ("memory-worker", ROLE),
-    ("memory-key-agent", ROLE),
-    ("memory-link-agent", ROLE),
-    ("memory-directory-broker", ROLE),
+    ("memory-key-agent", AGENT),
+    ("memory-link-agent", AGENT),
+    ("memory-directory-broker", AGENT),
     ("memory-client", PEER),
     (
         "memory-toolshed",
@@ -38,6 +42,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     (
         "memory-router",
         &[
+            "memory-admin",
             "memory-budget",
             "memory-client",
             "memory-config",
@@ -56,6 +61,7 @@ const ALLOWED: [(&str, &[&str]); 15] = [
     (
         "memory-exercise",
         &[
+            "memory-admin",
             "memory-client",
             "memory-config",
             "memory-sandbox",
@@ -66,6 +72,17 @@ const ALLOWED: [(&str, &[&str]); 15] = [
 ];
 
 const ROLE: &[&str] = &[
+    "memory-budget",
+    "memory-config",
+    "memory-ipc",
+    "memory-sandbox",
+    "memory-transport",
+    "memory-wire",
+];
+
+/// A role that shows itself.
+const AGENT: &[&str] = &[
+    "memory-admin",
     "memory-budget",
     "memory-config",
     "memory-ipc",

@@ -119,6 +119,20 @@ impl LinkAgent {
         }
     }
 
+    /// Asks for a place among the dedicated sockets of `space`, which the channel holds then. At most once, before
+    /// [`Self::hello`].
+    pub(crate) async fn dedicate(&self, space: Did) -> Result<(), Refused> {
+        let dedicate = WorkerToLinkAgent::Dedicate { sequence: 0, space };
+        self.channel
+            .send_packet(&dedicate, &[])
+            .await
+            .map_err(|_| Refused::Gone)?;
+        match self.next_early().await? {
+            LinkAgentToWorker::Ack { sequence: 0 } => Ok(()),
+            _ => Err(Refused::Gone),
+        }
+    }
+
     /// Registers the context with the client's canonical flags. The first exchange on the channel, before [`Self::run`]
     /// reads it.
     pub(crate) async fn hello(&self, flags: Vec<u8>) -> Result<Offer, Refused> {
@@ -127,38 +141,43 @@ impl LinkAgent {
             .send_packet(&hello, &[])
             .await
             .map_err(|_| Refused::Gone)?;
+        match self.next_early().await? {
+            LinkAgentToWorker::HelloOk {
+                sequence: 0,
+                deployment,
+                router,
+                offer,
+                challenge,
+                expires,
+                now,
+            } => Ok(Offer {
+                deployment,
+                router,
+                flags: offer,
+                challenge: IssuedChallenge {
+                    value: challenge,
+                    expires,
+                    now,
+                },
+            }),
+            _ => Err(Refused::Gone),
+        }
+    }
+
+    /// The answer to what was asked before [`Self::run`] reads the channel: one thing at a time.
+    async fn next_early(&self) -> Result<LinkAgentToWorker, Refused> {
         loop {
             let received = self.channel.recv_packet::<LinkAgentToWorker>().await;
             let Ok(Some((packet, _))) = received else {
                 return Err(Refused::Gone);
             };
             match packet {
-                LinkAgentToWorker::HelloOk {
-                    sequence: 0,
-                    deployment,
-                    router,
-                    offer,
-                    challenge,
-                    expires,
-                    now,
-                } => {
-                    return Ok(Offer {
-                        deployment,
-                        router,
-                        flags: offer,
-                        challenge: IssuedChallenge {
-                            value: challenge,
-                            expires,
-                            now,
-                        },
-                    });
-                }
                 LinkAgentToWorker::Refused { reason, .. } => {
                     return Err(Refused::Reason(reason_of(reason)));
                 }
                 // There is nothing to lose yet.
                 LinkAgentToWorker::LinkLost { .. } => {}
-                _ => return Err(Refused::Gone),
+                answer => return Ok(answer),
             }
         }
     }

@@ -12,12 +12,13 @@ fn text(message: &Value) -> String {
     format!("fvj1:{message}")
 }
 
-/// `hello.ok` (`docs/protocol.md` 4.2).
+/// `hello.ok` (`docs/protocol.md` 4.2). `requests`: how many may be unanswered.
 pub(crate) fn hello_ok(
     settings: &WorkerSettings,
     connection: ConnectionId,
     offer: &Offer,
     flags: &Flags,
+    requests: Option<u64>,
 ) -> String {
     let mut flags = flags.clone();
     for name in ["connectionAuth", "routedAuthV1"] {
@@ -41,7 +42,7 @@ pub(crate) fn hello_ok(
         "connection": connection.to_string(),
         "routerLimits": {
             "sessions": settings.max_sessions_per_connection,
-            "requests": settings.max_requests_per_connection,
+            "requests": requests,
             "principals": settings.max_principals_per_connection,
             "watchesPerSession": settings.max_watches_per_session,
             "viewsPerSession": crate::table::MAX_VIEWS_PER_SESSION,

@@ -4,21 +4,29 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::rc::Rc;
+use std::time::Duration;
 
+use memory_budget::Permit;
 use memory_config::WorkerSettings;
 use memory_ipc::packets::{Detail, WorkerToSpawner};
-use memory_wire::credit::REQUEST_WINDOW;
 use memory_wire::did::Did;
 use memory_wire::flags::Flags;
 use memory_wire::reason::{Reason, Refusal, Severity};
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use crate::agents::{Broker, LinkAgent, Offer};
 use crate::end::End;
-use crate::output::Output;
-use crate::table::{Table, TableLimits};
+use crate::ledger::Ledger;
+use crate::meter::Meter;
+use crate::output::{Output, Urgency};
+use crate::table::Table;
 use crate::upstream::Upstream;
 use crate::{Spawner, answers};
+
+/// Events of one connection that are sent to the spawner, before that of its end. It logs no more, and every refusal is
+/// in the report.
+const MAX_EVENTS: u8 = 64;
 
 /// The level of an event, as the spawner knows it. How a connection ended, or what it was refused, is never left out.
 pub(crate) const fn level(reason: Reason) -> u8 {
@@ -29,10 +37,6 @@ pub(crate) const fn level(reason: Reason) -> u8 {
     }
 }
 
-/// Bytes of opens that may be worked on, or held for a signature, at once. One of the largest fits twice; an ordinary one has
-/// a few hundred bytes.
-const MAX_OPENS_HELD: usize = 2 * REQUEST_WINDOW as usize;
-
 /// What was settled before the tasks of the connection start.
 pub(crate) struct Agreed {
     pub(crate) settings: Rc<WorkerSettings>,
@@ -40,6 +44,8 @@ pub(crate) struct Agreed {
     pub(crate) client_flags: Flags,
     pub(crate) offer: Offer,
     pub(crate) offer_flags: Flags,
+    pub(crate) ledger: Rc<Ledger>,
+    pub(crate) meter: Rc<Meter>,
 }
 
 /// A principal for whom opens are being worked on.
@@ -56,7 +62,7 @@ struct Renewal {
 pub(crate) struct HeldOpen {
     shared: Rc<Shared>,
     principal: Did,
-    bytes: usize,
+    _bytes: Permit,
 }
 
 impl HeldOpen {
@@ -83,10 +89,7 @@ impl HeldOpen {
 
 impl Drop for HeldOpen {
     fn drop(&mut self) {
-        let shared = &self.shared;
-        let held = shared.opens_held.get().saturating_sub(self.bytes);
-        shared.opens_held.set(held);
-        let mut renewals = shared.renewals.borrow_mut();
+        let mut renewals = self.shared.renewals.borrow_mut();
         if let Some(renewal) = renewals.get_mut(&self.principal) {
             renewal.opens = renewal.opens.saturating_sub(1);
             if renewal.opens == 0 {
@@ -100,7 +103,7 @@ impl std::fmt::Debug for HeldOpen {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("HeldOpen")
-            .field("bytes", &self.bytes)
+            .field("bytes", &self._bytes)
             .finish_non_exhaustive()
     }
 }
@@ -113,6 +116,8 @@ pub(crate) struct Shared {
     pub(crate) client_flags: Flags,
     pub(crate) offer: Offer,
     pub(crate) offer_flags: Flags,
+    pub(crate) ledger: Rc<Ledger>,
+    pub(crate) meter: Rc<Meter>,
     pub(crate) table: RefCell<Table>,
     pub(crate) output: Rc<Output>,
     pub(crate) link: Rc<LinkAgent>,
@@ -129,19 +134,21 @@ pub(crate) struct Shared {
     /// Nothing was moved for a while: memory of bursts can go.
     pub(crate) quiet: Notify,
     moved: Cell<bool>,
-    /// Bytes read from the client so far.
-    pub(crate) bytes_in: Cell<u64>,
+    /// Events that the spawner still logs; more would only keep it busy.
+    events: Cell<u8>,
+    /// The clock stands still until something moves.
+    is_still: Cell<bool>,
+    stirred: Notify,
     pub(crate) spawner: Rc<Spawner>,
     upstreams: RefCell<BTreeMap<u16, Rc<Upstream>>>,
     has_authenticated: Cell<bool>,
     /// Principals for whom an open is being worked on.
     renewals: RefCell<HashMap<Did, Renewal>>,
-    /// Bytes of opens that are being worked on.
-    opens_held: Cell<usize>,
     draining: Cell<bool>,
     compression: bool,
     end: RefCell<Option<End>>,
     ended: Notify,
+    tasks: RefCell<JoinSet<()>>,
 }
 
 impl Shared {
@@ -158,24 +165,21 @@ impl Shared {
             client_flags,
             offer,
             offer_flags,
+            ledger,
+            meter,
         } = agreed;
         let both = |name: &str| client_flags.is_true(name) && offer_flags.is_true(name);
         let compression = both("messageCompressionV1") && both("routedCompressionV1");
-        let limits = TableLimits {
-            requests: usize::try_from(settings.max_requests_per_connection).unwrap_or(usize::MAX),
-            sessions: settings.max_sessions_per_connection,
-            spaces: settings.max_spaces_per_connection,
-            watches_per_session: settings.max_watches_per_session,
-            watches: settings.max_watches_per_connection,
-            holdings: settings.max_holdings_per_connection,
-        };
+        let table = Table::new(Rc::clone(&ledger), settings.max_watches_per_session);
         Self {
             settings,
             dedicated,
             client_flags,
             offer,
             offer_flags,
-            table: RefCell::new(Table::new(limits)),
+            ledger,
+            meter,
+            table: RefCell::new(table),
             output,
             link,
             broker: RefCell::new(broker),
@@ -185,16 +189,18 @@ impl Shared {
             authenticated: Notify::new(),
             quiet: Notify::new(),
             moved: Cell::new(false),
-            bytes_in: Cell::new(0),
+            events: Cell::new(MAX_EVENTS),
+            is_still: Cell::new(false),
+            stirred: Notify::new(),
             spawner,
             upstreams: RefCell::new(BTreeMap::new()),
             has_authenticated: Cell::new(false),
             renewals: RefCell::new(HashMap::new()),
-            opens_held: Cell::new(0),
             draining: Cell::new(false),
             compression,
             end: RefCell::new(None),
             ended: Notify::new(),
+            tasks: RefCell::default(),
         }
     }
 
@@ -214,11 +220,29 @@ impl Shared {
     /// Runs a task of the connection; its failure ends the connection.
     pub(crate) fn spawn(self: &Rc<Self>, task: impl Future<Output = Result<(), End>> + 'static) {
         let shared = Rc::clone(self);
-        tokio::task::spawn_local(async move {
+        let mut tasks = self.tasks.borrow_mut();
+        // What is over is not kept.
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn_local(async move {
             if let Err(end) = task.await {
                 shared.finish(end);
             }
         });
+    }
+
+    /// Stops every task, and forgets what the connection held.
+    pub(crate) async fn dismantle(&self) {
+        loop {
+            // One that is being stopped may have begun another.
+            let mut tasks = self.tasks.take();
+            if tasks.is_empty() {
+                break;
+            }
+            tasks.shutdown().await;
+        }
+        self.table.borrow_mut().clear();
+        self.ledger.principals.clear();
+        self.output.forget();
     }
 
     /// Ends the connection. The first reason stands, but for a lost toolshed: that an operator revoked a principal explains it.
@@ -353,17 +377,13 @@ impl Shared {
     /// Counts an open of `bytes` by `principal` as being worked on, for as long as the value returned lives. `None`: there
     /// are too many bytes of them.
     pub(crate) fn hold_open(self: &Rc<Self>, principal: Did, bytes: usize) -> Option<HeldOpen> {
-        let held = self.opens_held.get().saturating_add(bytes);
-        if held > MAX_OPENS_HELD {
-            return None;
-        }
-        self.opens_held.set(held);
+        let permit = self.ledger.open_bytes.reserve(bytes as u64).ok()?;
         let mut renewals = self.renewals.borrow_mut();
         renewals.entry(principal).or_default().opens += 1;
         Some(HeldOpen {
             shared: Rc::clone(self),
             principal,
-            bytes,
+            _bytes: permit,
         })
     }
 
@@ -376,36 +396,80 @@ impl Shared {
         reason: Reason,
         detail: &'static str,
     ) -> Result<(), End> {
+        self.deny(request_id, reason, detail, Urgency::Ordinary)
+    }
+
+    /// Refuses a request that the router serves itself.
+    pub(crate) fn refuse_own(
+        &self,
+        request_id: &str,
+        reason: Reason,
+        detail: &'static str,
+    ) -> Result<(), End> {
+        self.deny(request_id, reason, detail, Urgency::Control)
+    }
+
+    fn deny(
+        &self,
+        request_id: &str,
+        reason: Reason,
+        detail: &'static str,
+        urgency: Urgency,
+    ) -> Result<(), End> {
         let retriable = match reason.refusal() {
             Refusal::ForNow => true,
             Refusal::ForGood => false,
             Refusal::Close => return Err(End::new(reason, detail)),
         };
         self.log(reason, detail);
-        self.table.borrow_mut().finish_local(request_id);
-        self.answered.notify_waiters();
+        self.meter.refused(reason);
+        self.finish_request(request_id);
         self.output
-            .send_text(answers::denied(request_id, retriable));
+            .send_text(answers::denied(request_id, retriable), urgency);
         Ok(())
     }
 
     /// Answers a request that the router handles itself.
     pub(crate) fn answer(&self, request_id: &str, text: String) {
-        self.table.borrow_mut().finish_local(request_id);
+        self.finish_request(request_id);
+        self.output.send_text(text, Urgency::Control);
+    }
+
+    fn finish_request(&self, request_id: &str) {
+        let timed = self.table.borrow_mut().finish_local(request_id);
+        if let Some(timed) = timed {
+            self.meter.done(timed);
+        }
         self.answered.notify_waiters();
-        self.output.send_text(text);
     }
 
     /// Asks the spawner to log an event. Lost if the spawner's queue is full: a worker must not wait for its log.
     pub(crate) fn log(&self, reason: Reason, detail: &str) {
+        let Some(left) = self.events.get().checked_sub(1) else {
+            return;
+        };
+        self.events.set(left);
         let event = WorkerToSpawner::Event {
             level: level(reason),
             reason: reason.code(),
             detail: Detail::clipped(detail),
-            bytes_in: self.bytes_in.get(),
-            bytes_out: self.output.bytes(),
+            bytes_in: self.meter.bytes_in.get(),
+            bytes_out: self.meter.bytes_out.get(),
         };
         let _ = self.spawner.channel.try_send_packet(&event, &[]);
+    }
+
+    /// Reports to the spawner if it is time to. Gives when it may be again, at the latest.
+    fn report(&self) -> Option<Duration> {
+        let due = self.meter.due()?;
+        if due.is_zero() {
+            let report = self.meter.report(&self.ledger);
+            let report = WorkerToSpawner::Report { report };
+            // A full channel costs this report; the next one says as much.
+            let _ = self.spawner.channel.try_send_packet(&report, &[]);
+            return None;
+        }
+        Some(due)
     }
 
     // --- quiet ---
@@ -413,11 +477,22 @@ impl Shared {
     /// Data moved.
     pub(crate) fn busy(&self) {
         self.moved.set(true);
+        if self.is_still.take() {
+            self.stirred.notify_one();
+        }
+    }
+
+    /// Lets the clock rest: for `wait` at most, until a report is due, or, if nothing moved, until something does.
+    pub(crate) async fn rest(&self, wait: Duration) {
+        let wait = self.report().map_or(wait, |due| wait.min(due));
+        let _ = tokio::time::timeout(wait, self.stirred.notified()).await;
     }
 
     /// Called by the clock: whether nothing moved since the last call.
     pub(crate) fn was_quiet(&self) -> bool {
-        !self.moved.replace(false)
+        let is_quiet = !self.moved.replace(false);
+        self.is_still.set(is_quiet);
+        is_quiet
     }
 }
 

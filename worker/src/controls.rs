@@ -15,8 +15,9 @@ use crate::agents::Refused;
 use crate::answers;
 use crate::connection::Shared;
 use crate::end::End;
+use crate::meter::{Measured, Timed};
 use crate::opener::Open;
-use crate::table::{MAX_HOLDINGS_PER_FRAME, WatchChange};
+use crate::table::{Admitted, MAX_HOLDINGS_PER_FRAME, WatchChange};
 
 /// How the client sends its messages (`docs/protocol.md` 4.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +126,7 @@ pub(crate) async fn serve(
             let principal = principal.ok_or_else(|| End::client("release-principal"))?;
             match shared.link.release(principal).await {
                 Ok(()) => {
+                    shared.ledger.principals.released(&principal);
                     // Its held opens need not wait for a signature any more.
                     shared.principal_changed(&principal);
                     shared.answer(request_id, answers::ok(request_id, &json!({})));
@@ -156,13 +158,14 @@ fn refuse(
     detail: &'static str,
 ) -> Result<(), End> {
     match refused {
-        Refused::Reason(reason) => shared.refuse(request_id, reason, detail),
+        Refused::Reason(reason) => shared.refuse_own(request_id, reason, detail),
         Refused::Gone => Err(End::new(Reason::LinkAgentLost, "link-agent-gone")),
     }
 }
 
 /// Verifies the statement here, signature first, before the link agent sees it and verifies it again.
 async fn authenticate(shared: &Rc<Shared>, request_id: &str, message: &Message) -> Result<(), End> {
+    let timed = Timed::start(Measured::Authentication);
     let text = message
         .statement
         .as_deref()
@@ -173,8 +176,11 @@ async fn authenticate(shared: &Rc<Shared>, request_id: &str, message: &Message) 
     if statement.router != shared.offer.router || statement.deployment != shared.offer.deployment {
         return Err(End::client("statement-audience"));
     }
-    match shared.link.authenticate(bytes).await {
+    let outcome = shared.link.authenticate(bytes).await;
+    shared.meter.done(timed);
+    match outcome {
         Ok((principal, expires)) => {
+            shared.ledger.principals.signed(principal, expires);
             shared.principal_signed(&principal);
             shared.answer(
                 request_id,
@@ -182,7 +188,12 @@ async fn authenticate(shared: &Rc<Shared>, request_id: &str, message: &Message) 
             );
             Ok(())
         }
-        Err(refused) => refuse(shared, request_id, refused, "connection.auth"),
+        Err(refused) => {
+            if let Refused::Reason(reason) = refused {
+                shared.ledger.principals.refused(reason);
+            }
+            refuse(shared, request_id, refused, "connection.auth")
+        }
     }
 }
 
@@ -191,6 +202,7 @@ pub(crate) fn parse_open(
     shared: &Rc<Shared>,
     message: &Message,
     body: Body<'_>,
+    admitted: Admitted,
 ) -> Result<Option<Open>, End> {
     reject_smuggled(message)?;
     let Some(session) = &message.session else {
@@ -229,7 +241,10 @@ pub(crate) fn parse_open(
     if refusal.is_some() {
         shared.table.borrow_mut().begin_local(request_id)?;
     } else {
-        refusal = shared.table.borrow_mut().begin_open(request_id, &space)?;
+        refusal = shared
+            .table
+            .borrow_mut()
+            .begin_open(request_id, &space, admitted)?;
     }
     if let Some(reason) = refusal {
         shared.refuse(request_id, reason, "session.open")?;

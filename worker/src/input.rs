@@ -4,12 +4,13 @@
 //! controls are assembled, because the router has to read them. Whatever cannot go on now (no request credit, a session
 //! behind its watch mutation, a full request table) stops the reading of this client, for at most `admission`.
 
+mod requests;
+
 use std::convert::Infallible;
 use std::future::Future;
 use std::rc::Rc;
 
 use memory_transport::{Buffer, Incoming, ReadLimits, WsReader};
-use memory_wire::credit::REQUEST_WINDOW;
 use memory_wire::envelope::{self, ENVELOPE_MAGIC};
 use memory_wire::json::JsonLimits;
 use memory_wire::message::{self, MAX_EXPANDED_LEN, Message};
@@ -26,20 +27,18 @@ use crate::connection::Shared;
 use crate::controls::{self, Body, Framing, is_control};
 use crate::end::End;
 use crate::listen::{listen, read_end};
+use crate::meter::count;
 use crate::opener::Open;
 use crate::pace::{self, Pace, UploadClock};
-use crate::table::Placed;
 use crate::times::Times;
-use crate::upstream::{BodyTurn, Upstream};
+use crate::upstream::BodyTurn;
+use requests::class_of;
 
 /// Bytes of a message in the credited mode: what is over the bound of a record by less is refused as a record.
 const MAX_RECORD_MESSAGE: usize = 2 * MAX_STREAM_RECORD_LEN;
 
 /// First four bytes of a record.
 const RECORD_MAGIC: &[u8; 4] = b"mrt\x01";
-
-/// Operations that only a toolshed's operator may ask for; never forwarded.
-const OPERATOR_KINDS: [&str; 1] = ["sqlite.register-disk-source"];
 
 /// The upload in progress.
 enum Upload {
@@ -69,6 +68,8 @@ pub(crate) struct Input {
     /// When the upload in progress has to be complete.
     upload_clock: Option<UploadClock>,
     pace: Pace,
+    /// When the last message, or the header of one in records, was complete.
+    arrived: Instant,
     authentication_began: bool,
     spare: Buffer,
 }
@@ -76,7 +77,11 @@ pub(crate) struct Input {
 impl Input {
     pub(crate) fn new(shared: Rc<Shared>, opens: mpsc::UnboundedSender<Open>) -> Self {
         Self {
-            pace: Pace::new(&shared.settings),
+            pace: Pace::new(
+                shared.settings.max_messages_per_second,
+                &shared.ledger.messages,
+            ),
+            arrived: Instant::now(),
             shared,
             opens,
             framing: Framing::Legacy,
@@ -100,10 +105,10 @@ impl Input {
             let incoming = self.next(reader, heard).await?;
             heard(false);
             self.shared.busy();
-            self.shared.bytes_in.set(reader.received());
+            self.shared.meter.bytes_in.set(reader.received());
             match incoming {
                 Incoming::Text => {
-                    self.pace.take();
+                    self.begin_message();
                     self.text(reader.buffer().payload()).await?;
                     if matches!(self.framing, Framing::Credited) {
                         // Nothing but records from now on.
@@ -177,23 +182,11 @@ impl Input {
         Ok(())
     }
 
-    /// Waits until the request table has room. Requests that the router serves itself do not wait: the one that others wait
-    /// for may be among them.
-    async fn room_for_request(&mut self) -> Result<(), End> {
-        if !self.shared.table.borrow().is_full() {
-            return Ok(());
-        }
-        let shared = Rc::clone(&self.shared);
-        self.patiently("requests", async {
-            loop {
-                let answered = shared.answered.notified();
-                if !shared.table.borrow().is_full() {
-                    return;
-                }
-                answered.await;
-            }
-        })
-        .await
+    /// A message begins.
+    fn begin_message(&mut self) {
+        self.arrived = Instant::now();
+        self.pace.take();
+        count(&self.shared.meter.messages_in, 1);
     }
 
     /// Waits for `event`, for at most `admission`. While it waits the client is not read, so its upload has more time.
@@ -208,66 +201,6 @@ impl Input {
             clock.excuse(began.elapsed());
         }
         outcome
-    }
-
-    /// Where a request of a session goes; waits behind the session's watch mutation.
-    async fn place(&mut self, space: &str, session_id: &str) -> Result<Option<Rc<Upstream>>, End> {
-        let placed = self.shared.table.borrow_mut().place(space, session_id);
-        let index = match placed {
-            Placed::Unknown => return Ok(None),
-            Placed::Ready(index) => index,
-            Placed::Behind(_) => {
-                let shared = Rc::clone(&self.shared);
-                let placed = self
-                    .patiently("watch-mutation", async {
-                        loop {
-                            let answered = shared.answered.notified();
-                            match shared.table.borrow_mut().place(space, session_id) {
-                                Placed::Behind(_) => {}
-                                placed => return placed,
-                            }
-                            answered.await;
-                        }
-                    })
-                    .await?;
-                match placed {
-                    Placed::Ready(index) => index,
-                    Placed::Behind(_) | Placed::Unknown => return Ok(None),
-                }
-            }
-        };
-        match self.shared.upstream(index) {
-            Some(upstream) if !upstream.is_lost() => Ok(Some(upstream)),
-            _ => Err(End::upstream("upstream-gone")),
-        }
-    }
-
-    async fn send_header(
-        &mut self,
-        upstream: &Rc<Upstream>,
-        bytes: u32,
-        binary: bool,
-        route: &Route<'_>,
-    ) -> Result<BodyTurn, End> {
-        self.patiently("request-credit", async {
-            let mut turn = upstream.turn().await;
-            let ordinal = turn.reserve(bytes).await?;
-            turn.header(ordinal, bytes, binary, route).await?;
-            Ok(turn)
-        })
-        .await?
-    }
-
-    async fn send_whole(
-        &mut self,
-        upstream: &Rc<Upstream>,
-        body: &[u8],
-        binary: bool,
-        route: &Route<'_>,
-    ) -> Result<(), End> {
-        let bytes = u32::try_from(body.len()).map_err(|_| End::client("message-too-large"))?;
-        let mut turn = self.send_header(upstream, bytes, binary, route).await?;
-        self.patiently("request-body", turn.whole(body)).await?
     }
 
     // --- whole messages ---
@@ -298,10 +231,11 @@ impl Input {
         }
         controls::reject_smuggled(message)?;
         let route = Route::of(message);
+        let class = class_of(&route);
         let Some((upstream, _)) = self.admit_data(&route, text.len() as u64).await? else {
             return Ok(());
         };
-        self.send_whole(&upstream, text, false, &route).await
+        self.send_whole(&upstream, class, text, false, &route).await
     }
 
     async fn binary(&mut self, reader: &mut WsReader<ClientRead>) -> Result<(), End> {
@@ -313,7 +247,7 @@ impl Input {
             && self.shared.envelopes()
             && !matches!(self.framing, Framing::Credited)
         {
-            self.pace.take();
+            self.begin_message();
             let opened = self.expand(payload)?;
             return self.whole(&opened.0, &opened.1).await;
         }
@@ -376,7 +310,7 @@ impl Input {
         if header.binary && !self.shared.compression() {
             return Err(End::client("binary-without-compression"));
         }
-        self.pace.take();
+        self.begin_message();
         let mut progress = BodyProgress::new();
         progress
             .begin(header.bytes)
@@ -400,7 +334,13 @@ impl Input {
             None => Upload::Discard { progress },
             Some((upstream, bytes)) => {
                 let turn = self
-                    .send_header(&upstream, bytes, header.binary, &header.route)
+                    .send_header(
+                        &upstream,
+                        class_of(&header.route),
+                        bytes,
+                        header.binary,
+                        &header.route,
+                    )
                     .await?;
                 Upload::Forward { turn, progress }
             }
@@ -452,6 +392,7 @@ impl Input {
             }
             Upload::Assemble { mut body, header } => {
                 let body = body.complete().map_err(fault)?;
+                self.arrived = Instant::now();
                 let header = Header::parse(&header, Direction::PublicUpload).map_err(fault)?;
                 let (message, text) = if header.binary {
                     let (message, text) = self.expand(&body)?;
@@ -470,123 +411,6 @@ impl Input {
                 };
                 self.control(&message, body).await
             }
-        }
-    }
-
-    // --- requests ---
-
-    /// Admits ordinary data by its route. `None`: refused, and answered if it can be.
-    async fn admit_data(
-        &mut self,
-        route: &Route<'_>,
-        bytes: u64,
-    ) -> Result<Option<(Rc<Upstream>, u32)>, End> {
-        if controls::is_reserved(&route.kind) {
-            return Err(End::client("reserved-type"));
-        }
-        let request_id = route.request_id.as_deref();
-        let request_id = request_id.ok_or_else(|| End::client("request-members"))?;
-        self.room_for_request().await?;
-        if OPERATOR_KINDS.contains(&route.kind.as_ref()) {
-            self.shared.table.borrow_mut().begin_local(request_id)?;
-            self.shared
-                .refuse(request_id, Reason::OperationDenied, "request")?;
-            return Ok(None);
-        }
-        let (Some(space), Some(session_id)) = (route.space.as_deref(), route.session_id.as_deref())
-        else {
-            return Err(End::client("request-members"));
-        };
-        let upstream = self.place(space, session_id).await?;
-        let refusal = if upstream.is_none() {
-            Some(Reason::SessionUnknown)
-        } else if bytes > u64::from(REQUEST_WINDOW) {
-            Some(Reason::RequestTooLarge)
-        } else {
-            None
-        };
-        if let Some(reason) = refusal {
-            self.shared.table.borrow_mut().begin_local(request_id)?;
-            self.shared.refuse(request_id, reason, "request")?;
-            return Ok(None);
-        }
-        let (Some(upstream), Ok(bytes)) = (upstream, u32::try_from(bytes)) else {
-            return Ok(None);
-        };
-        let mut table = self.shared.table.borrow_mut();
-        if route.kind == "session.close" {
-            table.begin_close(request_id, upstream.index(), space, session_id)?;
-        } else {
-            table.begin_plain(request_id, upstream.index())?;
-        }
-        drop(table);
-        Ok(Some((upstream, bytes)))
-    }
-
-    async fn control(&mut self, message: &Message, body: Body<'_>) -> Result<(), End> {
-        match message.kind.as_str() {
-            "router.transport" => {
-                if self.authentication_began || !matches!(self.framing, Framing::Legacy) {
-                    return Err(End::client("transport-selection"));
-                }
-                self.framing = controls::select_transport(message)?;
-                if matches!(self.framing, Framing::Credited) {
-                    self.shared
-                        .output
-                        .start_credit(self.shared.settings.upload_window)?;
-                }
-                Ok(())
-            }
-            "session.open" => {
-                self.room_for_request().await?;
-                let open = controls::parse_open(&self.shared, message, body)?;
-                if let Some(open) = open {
-                    self.opens
-                        .send(open)
-                        .map_err(|_| End::new(Reason::Internal, "opener"))?;
-                }
-                Ok(())
-            }
-            "session.watch.set" | "session.watch.add" => self.watch(message, body).await,
-            kind => {
-                self.authentication_began |= kind == "connection.auth";
-                let (shared, framing) = (Rc::clone(&self.shared), self.framing);
-                self.patiently("link-agent", controls::serve(&shared, framing, message))
-                    .await?
-            }
-        }
-    }
-
-    async fn watch(&mut self, message: &Message, body: Body<'_>) -> Result<(), End> {
-        controls::reject_smuggled(message)?;
-        let change = controls::watch_change(message)?;
-        let (Some(request_id), Some(space), Some(session_id)) = (
-            message.request_id.as_deref(),
-            message.space.as_deref(),
-            message.session_id.as_deref(),
-        ) else {
-            return Err(End::client("request-members"));
-        };
-        self.room_for_request().await?;
-        let upstream = self.place(space, session_id).await?;
-        let refusal = if body.is_too_large() {
-            self.shared.table.borrow_mut().begin_local(request_id)?;
-            Some(Reason::RequestTooLarge)
-        } else {
-            self.shared
-                .table
-                .borrow_mut()
-                .begin_watch(request_id, space, session_id, change)?
-        };
-        match (refusal, upstream) {
-            (None, Some(upstream)) => {
-                self.send_whole(&upstream, body.bytes, body.binary, &Route::of(message))
-                    .await
-            }
-            (Some(reason), _) => self.shared.refuse(request_id, reason, "watch"),
-            (None, None) => self
-                .shared
-                .refuse(request_id, Reason::SessionUnknown, "watch"),
         }
     }
 }

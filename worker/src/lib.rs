@@ -7,7 +7,7 @@
 //! Reading order: [`run`] (settings, start, end), `public` (TLS, upgrade, hello), `connection` (what the tasks share),
 //! `input` and `controls` (what the client sends), `opener` and `data_socket` (sessions and the sockets they need),
 //! `upstream` (requests to a toolshed), `receive` (its responses), `output` (what goes to the client), `table` (routing
-//! state and quotas, without sockets).
+//! state and quotas, without sockets), `ledger` (what the connection may use), `meter` (what it has carried).
 #![forbid(unsafe_code)]
 
 mod agents;
@@ -17,7 +17,9 @@ mod controls;
 mod data_socket;
 mod end;
 mod input;
+mod ledger;
 mod listen;
+mod meter;
 mod opener;
 mod output;
 mod pace;
@@ -30,8 +32,11 @@ mod table;
 #[cfg(test)]
 mod testing;
 mod times;
+mod turns;
 mod upstream;
 mod watchdog;
+
+pub use ledger::connection_limits;
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
@@ -197,6 +202,8 @@ async fn work(channel: Channel) -> Result<(), WorkerError> {
         bytes_out: end.bytes_out,
     };
     let _ = spawner.channel.send_packet(&event, &[]).await;
+    let report = WorkerToSpawner::Report { report: end.report };
+    let _ = spawner.channel.send_packet(&report, &[]).await;
     let finished = WorkerToSpawner::Finished {
         outcome: outcome(end.reason),
         reason: end.reason.code(),

@@ -16,6 +16,8 @@ use tokio::time::Instant;
 use crate::agents::{Placement, Refused};
 use crate::connection::{HeldOpen, Shared};
 use crate::end::End;
+use crate::ledger::Class;
+use crate::output::Urgency;
 use crate::times::Times;
 use crate::upstream::Upstream;
 use crate::{answers, data_socket};
@@ -78,11 +80,7 @@ async fn admit_and_forward(shared: &Rc<Shared>, open: &Open) -> Result<(), Outco
     let admission = shared.settings.admission();
     // Behind an upload that is slow and legal, without credit, or at a toolshed that went meanwhile: nothing was sent, so
     // the open alone is refused.
-    let admitted = tokio::time::timeout(admission, async {
-        let mut turn = upstream.turn().await;
-        let reserved = turn.reserve(bytes).await;
-        reserved.map(|ordinal| (turn, ordinal))
-    });
+    let admitted = tokio::time::timeout(admission, upstream.admit(Class::Live, bytes));
     let (mut turn, ordinal) = match admitted.await {
         Ok(Ok(admitted)) => admitted,
         Ok(Err(_)) => return Err(Outcome::Refused(Reason::UpstreamUnavailable)),
@@ -169,9 +167,8 @@ async fn wait_for_signature(
                 }));
             }
         };
-        shared
-            .output
-            .send_text(answers::pushed_challenge(&open.principal, &issued));
+        let push = answers::pushed_challenge(&open.principal, &issued);
+        shared.output.send_text(push, Urgency::Control);
     }
     loop {
         let changed = shared.authenticated.notified();

@@ -1,9 +1,10 @@
 //! What goes to the client: one message at a time, control frames between its fragments.
 //!
-//! Two locks, always taken in this order: *message* (who may send a data message now, first come first served) and
-//! *frames* (the socket itself, held for one frame). A response that streams in owns the message lock from its first
-//! fragment to the frame with FIN; answers made here and upload credit wait in a queue for it; pings and the close
-//! frame need the frame lock alone.
+//! First comes the turn (who may send a data message now), then the lock of *frames* (the socket itself, held for one frame).
+//! A response that streams in has the turn from its first fragment to the frame with FIN, and the toolsheds get it one after
+//! the other, a message each: an effect of one never waits behind many answers of another. Answers made here and upload
+//! credit go before the next of them, and then let one of them go: a renewal waits for one message at most. Pings and the
+//! close frame need the lock alone.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,19 +14,19 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use memory_budget::{Budget, Permit};
 use memory_transport::{Buffer, WsWriter};
 use memory_wire::credit::{UploadReceiver, encode_upload_credit};
 use memory_wire::frame::Opcode;
 use memory_wire::reason::Reason;
-use tokio::sync::{Mutex, MutexGuard, Notify};
+use tokio::sync::{Mutex, Notify};
 
 use crate::ClientWrite;
 use crate::end::End;
+use crate::meter::{Meter, count};
 use crate::pong::OwedPong;
 use crate::stopwatch::Stopwatch;
-
-/// Bytes of queued answers at which the client's input pauses. A single answer is at most a few hundred bytes.
-const MAX_QUEUED_LEN: usize = 64 * 1024;
+use crate::turns::{Rank, Turn, Turns};
 
 /// How long the last answers wait for their turn.
 const LAST_TURN: Duration = Duration::from_millis(500);
@@ -34,7 +35,7 @@ const LAST_TURN: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct MessageTurn<'a> {
     output: &'a Output,
-    _turn: MutexGuard<'a, ()>,
+    _turn: Turn<()>,
 }
 
 impl MessageTurn<'_> {
@@ -46,7 +47,7 @@ impl MessageTurn<'_> {
         payload: &mut Buffer,
     ) -> Result<(), End> {
         let output = self.output;
-        output.count(payload.len());
+        output.count(payload.len(), opcode != Opcode::Continuation);
         let mut frames = output.frames.lock().await;
         output.moving(frames.frame(opcode, fin, payload)).await
     }
@@ -54,16 +55,45 @@ impl MessageTurn<'_> {
     /// Sends a whole message that the router made.
     async fn whole(&self, opcode: Opcode, payload: &[u8]) -> Result<(), End> {
         let output = self.output;
-        output.count(payload.len());
+        // A credit record is none.
+        output.count(payload.len(), opcode == Opcode::Text);
         let mut frames = output.frames.lock().await;
         output.moving(frames.send_slice(opcode, payload)).await
     }
 }
 
 impl Drop for MessageTurn<'_> {
-    /// The lock is free before anybody who waits for this can run: there is one thread.
+    /// The turn is over before anybody who waits for this can run: there is one thread.
     fn drop(&mut self) {
         self.output.rested.notify_waiters();
+    }
+}
+
+/// What an answer made here is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Requests that the router serves itself: before all the others.
+    Control,
+    /// Refusals of requests for toolsheds.
+    Ordinary,
+}
+
+/// Answers to be sent. Each is counted while it waits.
+#[derive(Debug, Default)]
+struct Queue {
+    control: VecDeque<(String, Permit)>,
+    ordinary: VecDeque<(String, Permit)>,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.control.len() + self.ordinary.len()
+    }
+
+    fn pop(&mut self) -> Option<(String, Permit)> {
+        self.control
+            .pop_front()
+            .or_else(|| self.ordinary.pop_front())
     }
 }
 
@@ -71,9 +101,10 @@ impl Drop for MessageTurn<'_> {
 #[derive(Debug)]
 pub(crate) struct Output {
     frames: Mutex<WsWriter<ClientWrite>>,
-    message: Mutex<()>,
-    queue: RefCell<VecDeque<String>>,
-    queued: Cell<usize>,
+    turns: Rc<Turns<()>>,
+    queue: RefCell<Queue>,
+    /// Bytes of the queue.
+    queued: Budget,
     credit: RefCell<Option<UploadReceiver>>,
     window: Cell<u32>,
     flush_credit: Cell<bool>,
@@ -84,7 +115,7 @@ pub(crate) struct Output {
     pong: OwedPong,
     /// Whether the turn is held for the queue, not for a response.
     pumping: Cell<bool>,
-    bytes: Cell<u64>,
+    meter: Rc<Meter>,
     /// A frame waits for the client to take what was sent before.
     blocked: Stopwatch,
     /// Frames that had to wait and then went out: each shows a client that reads.
@@ -94,12 +125,13 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(writer: WsWriter<ClientWrite>) -> Self {
+    /// Bytes of answers that wait are counted in `queued`; at its limit the input pauses.
+    pub(crate) fn new(writer: WsWriter<ClientWrite>, queued: Budget, meter: Rc<Meter>) -> Self {
         Self {
             frames: Mutex::new(writer),
-            message: Mutex::new(()),
-            queue: RefCell::new(VecDeque::new()),
-            queued: Cell::new(0),
+            turns: Turns::new((), 1),
+            queue: RefCell::default(),
+            queued,
             credit: RefCell::new(None),
             window: Cell::new(0),
             flush_credit: Cell::new(false),
@@ -108,15 +140,16 @@ impl Output {
             rested: Notify::new(),
             pong: OwedPong::default(),
             pumping: Cell::new(false),
-            bytes: Cell::new(0),
+            meter,
             blocked: Stopwatch::default(),
             taken: Cell::new(0),
             withheld: Stopwatch::default(),
         }
     }
 
-    fn count(&self, len: usize) {
-        self.bytes.set(self.bytes.get().saturating_add(len as u64));
+    fn count(&self, len: usize, is_new: bool) {
+        count(&self.meter.bytes_out, len as u64);
+        count(&self.meter.messages_out, u64::from(is_new));
     }
 
     /// Writes a frame, and notes the time for which the client does not take it.
@@ -156,36 +189,45 @@ impl Output {
         self.withheld.total()
     }
 
-    /// Payload bytes sent so far.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.get()
+    /// Waits for the turn to send one message of a toolshed.
+    pub(crate) async fn turn(&self) -> MessageTurn<'_> {
+        self.turn_of(Rank::Ordinary).await
     }
 
-    /// Waits for the turn to send one message.
-    pub(crate) async fn turn(&self) -> MessageTurn<'_> {
+    async fn turn_of(&self, rank: Rank) -> MessageTurn<'_> {
         MessageTurn {
             output: self,
-            _turn: self.message.lock().await,
+            _turn: self.turns.wait(rank, 1).await,
         }
     }
 
     /// Queues a complete text message made by the router.
-    pub(crate) fn send_text(&self, text: String) {
-        self.queued.set(self.queued.get() + text.len());
-        self.queue.borrow_mut().push_back(text);
+    pub(crate) fn send_text(&self, text: String, urgency: Urgency) {
+        let counted = self.queued.adopt(text.len() as u64);
+        let mut queue = self.queue.borrow_mut();
+        let answers = match urgency {
+            Urgency::Control => &mut queue.control,
+            Urgency::Ordinary => &mut queue.ordinary,
+        };
+        answers.push_back((text, counted));
         self.wake.notify_one();
     }
 
     /// Waits until the queue of answers has room again.
     pub(crate) async fn room(&self) {
-        while self.queued.get() >= MAX_QUEUED_LEN {
+        while !self.has_room() {
             self.room.notified().await;
         }
     }
 
     /// Whether [`Self::room`] returns at once.
     pub(crate) fn has_room(&self) -> bool {
-        self.queued.get() < MAX_QUEUED_LEN
+        self.queued.has_room(1)
+    }
+
+    /// Drops what is queued: nobody will read it.
+    pub(crate) fn forget(&self) {
+        self.queue.take();
     }
 
     /// Starts credited uploads with a window of `window` bytes.
@@ -236,29 +278,39 @@ impl Output {
     pub(crate) async fn pump(self: Rc<Self>) -> Result<(), End> {
         loop {
             self.wake.notified().await;
-            let turn = self.turn().await;
+            let turn = self.turn_of(Rank::First).await;
             self.pumping.set(true);
-            let sent = self.send_queued(&turn).await;
+            // What comes meanwhile waits for another turn, or a client that asks for nothing but refusals would keep this one.
+            let answers = self.queue.borrow().len();
+            let sent = self.send_queued(&turn, answers).await;
             self.pumping.set(false);
             drop(turn);
             sent?;
+            if self.queue.borrow().len() > 0 {
+                self.wake.notify_one();
+            }
         }
     }
 
-    async fn send_queued(&self, turn: &MessageTurn<'_>) -> Result<(), End> {
+    /// Sends this many of the queued answers, and the credit that is due before each.
+    async fn send_queued(&self, turn: &MessageTurn<'_>, answers: usize) -> Result<(), End> {
+        let mut left = answers;
         loop {
             if let Some(amount) = self.due_credit() {
                 let record = encode_upload_credit(amount);
                 turn.whole(Opcode::Binary, &record).await?;
                 self.withheld.stop();
-                continue;
             }
-            let Some(text) = self.queue.borrow_mut().pop_front() else {
+            let next = match left {
+                0 => None,
+                _ => self.queue.borrow_mut().pop(),
+            };
+            let Some((text, counted)) = next else {
                 return Ok(());
             };
+            left -= 1;
             turn.whole(Opcode::Text, text.as_bytes()).await?;
-            self.queued
-                .set(self.queued.get().saturating_sub(text.len()));
+            drop(counted);
             if self.has_room() {
                 self.room.notify_waiters();
             }
@@ -278,7 +330,7 @@ impl Output {
 
     /// Whether nothing is queued or half sent.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.queue.borrow().is_empty() && self.message.try_lock().is_ok()
+        self.queue.borrow().len() == 0 && !self.turns.is_taken()
     }
 
     fn due_credit(&self) -> Option<u32> {
@@ -310,10 +362,11 @@ impl Output {
 
     /// Sends every answer queued so far, unless a response is half sent, then the close frame.
     pub(crate) async fn close(&self, code: u16, reason: &str) {
-        if self.pumping.get() || self.message.try_lock().is_ok() {
+        if self.pumping.get() || !self.turns.is_taken() {
             // A response that got in line before this must not cost the client its close frame.
-            if let Ok(turn) = tokio::time::timeout(LAST_TURN, self.turn()).await
-                && self.send_queued(&turn).await.is_err()
+            let turn = tokio::time::timeout(LAST_TURN, self.turn_of(Rank::First)).await;
+            if let Ok(turn) = turn
+                && self.send_queued(&turn, usize::MAX).await.is_err()
             {
                 return;
             }

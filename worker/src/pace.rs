@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use memory_config::WorkerSettings;
+use memory_budget::{Budget, Permit};
 use memory_wire::reason::Reason;
 use tokio::time::{Instant, timeout_at};
 
@@ -82,65 +82,78 @@ impl UploadClock {
     }
 }
 
-/// The token bucket of `max_messages_per_second`: one token for one logical message.
+/// The bucket of `max_messages_per_second`: each logical message is counted in the ledger until the rate has made up for it.
 #[derive(Debug)]
 pub(crate) struct Pace {
+    messages: Budget,
     bucket: Option<Bucket>,
 }
 
 #[derive(Debug)]
 struct Bucket {
-    /// Nanoseconds that one token takes to come.
+    /// Nanoseconds that make up for one message.
     cost: u64,
-    /// Nanoseconds worth of tokens at most.
-    most: u64,
-    saved: u64,
+    /// Messages that nothing has made up for yet.
+    spent: Permit,
+    /// Nanoseconds that count towards the next of them.
+    carry: u64,
     at: Instant,
 }
 
 impl Pace {
-    pub(crate) fn new(settings: &WorkerSettings) -> Self {
-        let bucket = settings.max_messages_per_second.map(|rate| {
-            let cost = 1_000_000_000 / rate.max(1);
-            let burst = settings.message_burst.unwrap_or(rate).max(1);
-            let most = cost.saturating_mul(burst);
-            Bucket {
-                cost,
-                most,
-                saved: most,
-                at: Instant::now(),
-            }
+    /// `messages` bounds the burst.
+    pub(crate) fn new(rate: Option<u64>, messages: &Budget) -> Self {
+        let bucket = rate.map(|rate| Bucket {
+            cost: 1_000_000_000 / rate.max(1),
+            spent: messages.adopt(0),
+            carry: 0,
+            at: Instant::now(),
         });
-        Self { bucket }
+        Self {
+            messages: messages.clone(),
+            bucket,
+        }
     }
 
     /// A message begins.
     pub(crate) fn take(&mut self) {
         if let Some(bucket) = &mut self.bucket {
-            bucket.fill();
-            bucket.saved = bucket.saved.saturating_sub(bucket.cost);
+            bucket.drain();
+            // Whoever did not wait for room is counted as refused, and owes no more than a burst.
+            let _ = bucket.spent.grow(1);
         }
     }
 
     /// How long to wait before the next message is read.
     pub(crate) fn wait(&mut self) -> Option<Duration> {
         let bucket = self.bucket.as_mut()?;
-        if bucket.saved >= bucket.cost {
+        if self.messages.has_room(1) {
             return None;
         }
-        bucket.fill();
-        let missing = bucket.cost.saturating_sub(bucket.saved);
-        (missing > 0).then(|| Duration::from_nanos(missing))
+        bucket.drain();
+        match self.messages.reserve(1) {
+            Ok(_) => None,
+            Err(_) => Some(Duration::from_nanos(
+                bucket.cost.saturating_sub(bucket.carry),
+            )),
+        }
     }
 }
 
 impl Bucket {
-    fn fill(&mut self) {
+    fn drain(&mut self) {
         let now = Instant::now();
         let came = now.duration_since(self.at).as_nanos();
         self.at = now;
         let came = u64::try_from(came).unwrap_or(u64::MAX);
-        self.saved = self.saved.saturating_add(came).min(self.most);
+        let time = self.carry.saturating_add(came);
+        // At least a nanosecond: a rate is at most a million.
+        let cost = self.cost.max(1);
+        self.spent.shrink(time / cost);
+        self.carry = match self.spent.amount() {
+            0 => 0,
+            _ => time % cost,
+        };
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memory_config::WorkerSettings;
 use memory_ipc::Channel;
+use memory_ipc::packets::Report;
 use memory_transport::tls::TlsError;
 use memory_transport::{
     AcceptError, Incoming, KeepAlive, PendingUpgrade, ReadLimits, WebSocket, WsReader, tls,
@@ -19,7 +20,7 @@ use memory_wire::ids::ConnectionId;
 use memory_wire::json::JsonLimits;
 use memory_wire::message::{self, MAX_RAW_LEN};
 use memory_wire::reason::Reason;
-use memory_wire::upgrade::Endpoint;
+use memory_wire::upgrade::{Endpoint, RefusalBody};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -28,10 +29,12 @@ use crate::agents::{Broker, LinkAgent, Refused};
 use crate::connection::{Agreed, Shared};
 use crate::end::End;
 use crate::input::Input;
-use crate::output::Output;
+use crate::ledger::Ledger;
+use crate::meter::{Measured, Meter, count};
+use crate::output::{Output, Urgency};
 use crate::signer::{self, RemoteCertificate};
 use crate::times::Times;
-use crate::{Assignment, ClientRead, Spawner, answers, opener, watchdog};
+use crate::{Assignment, ClientRead, ClientTls, Spawner, answers, opener, watchdog};
 
 /// How long the last frames may take to leave, and how long what the client still sends is taken and dropped so that the
 /// close frame is not lost to a reset.
@@ -47,17 +50,7 @@ pub(crate) struct Ended {
     pub(crate) detail: std::borrow::Cow<'static, str>,
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
-}
-
-impl Ended {
-    fn early(end: End) -> Self {
-        Self {
-            reason: end.reason,
-            detail: end.detail,
-            bytes_in: 0,
-            bytes_out: 0,
-        }
-    }
+    pub(crate) report: Box<Report>,
 }
 
 /// Serves the client until one side ends the connection.
@@ -66,6 +59,34 @@ pub(crate) async fn serve(
     assignment: Assignment,
     spawner: Rc<Spawner>,
 ) -> Ended {
+    let accounts = Accounts {
+        ledger: Rc::new(Ledger::new(&settings)),
+        meter: Rc::default(),
+    };
+    let end = attend(settings, assignment, spawner, &accounts).await;
+    let Accounts { ledger, meter } = accounts;
+    Ended {
+        reason: end.reason,
+        detail: end.detail,
+        bytes_in: meter.bytes_in.get(),
+        bytes_out: meter.bytes_out.get(),
+        report: meter.report(&ledger),
+    }
+}
+
+/// What a connection may use, and what it has carried.
+#[derive(Clone)]
+struct Accounts {
+    ledger: Rc<Ledger>,
+    meter: Rc<Meter>,
+}
+
+async fn attend(
+    settings: Rc<WorkerSettings>,
+    assignment: Assignment,
+    spawner: Rc<Spawner>,
+    accounts: &Accounts,
+) -> End {
     let Assignment {
         connection,
         accepted_unix_ms,
@@ -77,24 +98,29 @@ pub(crate) async fn serve(
 
     let stream = match secure(&settings, client, key_agent, deadline).await {
         Ok(stream) => stream,
-        Err(end) => return Ended::early(end),
+        Err(end) => return end,
     };
-    let name = connection.to_string();
-    let upgraded = async {
-        let policy = settings.upgrade_policy();
-        let pending = PendingUpgrade::receive(stream, &policy, Some(&name), deadline).await?;
-        pending.accept(ReadLimits::new(MAX_RAW_LEN)).await
+    let link = match Channel::from_fd(link_agent) {
+        Ok(channel) => LinkAgent::new(channel),
+        Err(_) => return End::new(Reason::Internal, "agent-channel"),
     };
-    let (socket, request) = match upgraded.await {
-        Ok(upgraded) => upgraded,
-        Err(error) => return Ended::early(upgrade_end(&error)),
+    // What it takes is large, and given back before the connection begins to wait.
+    let opened = Box::pin(upgrade(&settings, connection, stream, &link, deadline)).await;
+    let (socket, dedicated) = match opened {
+        Ok(opened) => opened,
+        Err(end) => {
+            // Whoever came late or left was told nothing.
+            if !matches!(end.reason, Reason::HandshakeTimeout | Reason::ClientLost) {
+                accounts.meter.refused(end.reason);
+            }
+            return end;
+        }
     };
-    let dedicated = match request.endpoint {
-        Endpoint::Public { space } => space,
-        Endpoint::RouterLink | Endpoint::RouterData => None,
-    };
+    let waited = since_unix_ms(accepted_unix_ms);
+    accounts.meter.took(Measured::Upgrade, waited);
     let WebSocket { mut reader, writer } = socket;
-    let output = Rc::new(Output::new(writer));
+    let queued = accounts.ledger.answer_bytes.clone();
+    let output = Rc::new(Output::new(writer, queued, Rc::clone(&accounts.meter)));
 
     let client = Client {
         settings: &settings,
@@ -103,23 +129,95 @@ pub(crate) async fn serve(
         reader: &mut reader,
         output: &output,
     };
-    let end = client.serve(link_agent, spawner).await;
+    let (end, shared) = match client.greet(link, spawner, accounts).await {
+        Ok(shared) => (converse(&shared, &mut reader).await, Some(shared)),
+        Err(end) => (end, None),
+    };
     farewell(&end, connection, &mut reader, &output).await;
-    Ended {
-        reason: end.reason,
-        detail: end.detail,
-        bytes_in: reader.received(),
-        bytes_out: output.bytes(),
+    accounts.meter.bytes_in.set(reader.received());
+    if let Some(shared) = shared {
+        shared.dismantle().await;
     }
+    end
+}
+
+/// Judges the request for an upgrade, and opens the WebSocket: of a space, if it is dedicated to one.
+async fn upgrade(
+    settings: &WorkerSettings,
+    connection: ConnectionId,
+    stream: ClientTls,
+    link: &LinkAgent,
+    deadline: Instant,
+) -> Result<(WebSocket<ClientTls>, Option<Did>), End> {
+    let name = connection.to_string();
+    let policy = settings.upgrade_policy();
+    let pending = PendingUpgrade::receive(stream, &policy, Some(&name), deadline)
+        .await
+        .map_err(|error| upgrade_end(&error))?;
+    let dedicated = match pending.request().endpoint {
+        Endpoint::Public { space } => space,
+        Endpoint::RouterLink | Endpoint::RouterData => None,
+    };
+    if let Some(space) = dedicated {
+        // A refusal takes time to be sent, too.
+        let patience = deadline.saturating_duration_since(Instant::now()) / 2;
+        let refused = match tokio::time::timeout(patience, link.dedicate(space)).await {
+            Ok(Ok(())) => None,
+            Ok(Err(Refused::Reason(reason))) => Some(reason),
+            Ok(Err(Refused::Gone)) | Err(_) => Some(Reason::LinkAgentLost),
+        };
+        if let Some(reason) = refused {
+            refuse_upgrade(settings, pending, &name, space, reason).await;
+            return Err(End::new(reason, "upgrade"));
+        }
+    }
+    let (socket, _) = pending
+        .accept(ReadLimits::new(MAX_RAW_LEN))
+        .await
+        .map_err(|error| upgrade_end(&error))?;
+    Ok((socket, dedicated))
+}
+
+/// Tells why a dedicated socket gets no place: its space has as many as it may, or nobody can say.
+async fn refuse_upgrade(
+    settings: &WorkerSettings,
+    pending: PendingUpgrade<ClientTls>,
+    connection: &str,
+    space: Did,
+    reason: Reason,
+) {
+    let refusal = RefusalBody {
+        error: reason.as_str(),
+        connection: Some(connection),
+        ..RefusalBody::default()
+    };
+    if reason != Reason::TenantCap {
+        return pending.refuse(503, &refusal).await;
+    }
+    // A client that vanished keeps its place for no longer.
+    let patience = settings.ping_interval() + settings.ping_timeout();
+    let seconds = patience.as_millis().div_ceil(1000);
+    let refusal = RefusalBody {
+        tenant: Some(space.as_str()),
+        cap: settings.max_connections_per_space,
+        retry_after: Some(u32::try_from(seconds).unwrap_or(u32::MAX)),
+        ..refusal
+    };
+    pending.refuse(429, &refusal).await;
+}
+
+/// Time since the listener accepted, by the clock that all processes share. Zero if it was stepped back.
+fn since_unix_ms(accepted_unix_ms: u64) -> Duration {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    now.saturating_sub(Duration::from_millis(accepted_unix_ms))
 }
 
 /// What is left of a bound that began when the listener accepted.
 fn remaining(bound: Duration, accepted_unix_ms: u64) -> Duration {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    // A clock that was stepped back between the two readings must not lengthen the bound.
-    bound.saturating_sub(now.saturating_sub(Duration::from_millis(accepted_unix_ms)))
+    // A clock that was stepped back between the two readings does not lengthen the bound.
+    bound.saturating_sub(since_unix_ms(accepted_unix_ms))
 }
 
 /// What a failed upgrade says about the client.
@@ -178,29 +276,18 @@ struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Hello, then everything else.
-    async fn serve(self, link_agent: OwnedFd, spawner: Rc<Spawner>) -> End {
-        match self.greet(link_agent, spawner).await {
-            Ok((shared, reader)) => converse(&shared, reader).await,
-            Err(end) => end,
-        }
-    }
-}
-
-impl<'a> Client<'a> {
+    /// Hello and its answer.
     async fn greet(
         self,
-        link_agent: OwnedFd,
+        link: LinkAgent,
         spawner: Rc<Spawner>,
-    ) -> Result<(Rc<Shared>, &'a mut WsReader<ClientRead>), End> {
+        accounts: &Accounts,
+    ) -> Result<Rc<Shared>, End> {
         let hello = read_hello(self.settings, self.reader, self.output);
         let client_flags = tokio::time::timeout(self.settings.handshake(), hello)
             .await
             .map_err(|_| End::new(Reason::HandshakeTimeout, "hello"))??;
-        let channel = |descriptor| {
-            Channel::from_fd(descriptor).map_err(|_| End::new(Reason::Internal, "agent-channel"))
-        };
-        let link = LinkAgent::new(channel(link_agent)?);
+        count(&accounts.meter.messages_in, 1);
         let hello = link.hello(client_flags.canonical());
         let offer = tokio::time::timeout(self.settings.handshake(), hello)
             .await
@@ -211,21 +298,26 @@ impl<'a> Client<'a> {
             })?;
         let offer_flags = Flags::from_canonical(&offer.flags)
             .map_err(|_| End::new(Reason::Internal, "offer-flags"))?;
-        self.output.send_text(answers::hello_ok(
+        let hello_ok = answers::hello_ok(
             self.settings,
             self.connection,
             &offer,
             &offer_flags,
-        ));
+            accounts.ledger.advertised_requests(),
+        );
+        self.output.send_text(hello_ok, Urgency::Control);
         let agreed = Agreed {
             settings: Rc::clone(self.settings),
             dedicated: self.dedicated,
             client_flags,
             offer,
             offer_flags,
+            ledger: Rc::clone(&accounts.ledger),
+            meter: Rc::clone(&accounts.meter),
         };
         // The one that came with the start, or one that came since; there always is one.
-        let broker = channel(spawner.next_broker().await)?;
+        let broker = Channel::from_fd(spawner.next_broker().await)
+            .map_err(|_| End::new(Reason::Internal, "agent-channel"))?;
         let broker = Rc::new(Broker::new(broker));
         let shared = Shared::new(
             agreed,
@@ -234,7 +326,7 @@ impl<'a> Client<'a> {
             broker,
             spawner,
         );
-        Ok((Rc::new(shared), self.reader))
+        Ok(Rc::new(shared))
     }
 }
 

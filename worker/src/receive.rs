@@ -109,6 +109,16 @@ impl Body {
         // Taken with the first chunk in hand, never on the promise of one.
         next_record(shared, upstream, reader, false).await?;
         let turn = shared.output.turn().await;
+        let mut timed = match &response {
+            Response::Answer { timed, .. } => *timed,
+            Response::Revoked { .. } | Response::Push => None,
+        };
+        // The first byte of an answer is on its way.
+        let mut begun = || {
+            if let Some(timed) = timed.take() {
+                shared.meter.done(timed);
+            }
+        };
         loop {
             let Record::Chunk(chunk) = record(reader)? else {
                 return Err(End::violation("response-chunk-expected"));
@@ -129,6 +139,7 @@ impl Body {
                 let buffer = reader.buffer();
                 buffer.drop_front(RECORD_PREFIX_LEN);
                 turn.fragment(opcode, false, buffer).await?;
+                begun();
                 next_record(shared, upstream, reader, false).await?;
                 continue;
             }
@@ -145,6 +156,7 @@ impl Body {
             shared.answered.notify_waiters();
             held.drop_front(RECORD_PREFIX_LEN);
             turn.fragment(opcode, true, held).await?;
+            begun();
             reader.swap_buffer(held);
             held.clear();
             return Ok(());

@@ -1,31 +1,61 @@
 //! The routing state of one client, without sockets: which requests are unanswered, which sessions exist, which
 //! toolshed serves each, and what of the connection's quotas they hold.
 //!
-//! Every quota is taken here before anything is forwarded and given back exactly once: by the answer, by the refusal,
-//! or by the end of the session that held it (`docs/operations.md`).
+//! Every quota is taken here before anything is forwarded, as a permit of the `ledger`, and belongs to what it was taken
+//! for: given back with the answer, with the refusal, or with the session (`docs/operations.md`).
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::rc::Rc;
 
+use memory_budget::Permit;
 use memory_wire::did::Did;
 use memory_wire::reason::Reason;
 use memory_wire::stream::Route;
+use tokio::time::Instant;
+
+mod session;
 
 use crate::end::End;
+use crate::ledger::Ledger;
+use crate::meter::{Measured, Timed};
+use session::{Session, SpaceUse, Usage, reserve};
 
-/// Holdings one frame may declare; more is malformed (`docs/protocol.md` 4.5).
-pub(crate) const MAX_HOLDINGS_PER_FRAME: u64 = 8192;
-/// Views one session may hold.
-pub(crate) const MAX_VIEWS_PER_SESSION: u64 = 64;
+pub(crate) use session::{MAX_HOLDINGS_PER_FRAME, MAX_VIEWS_PER_SESSION, WatchChange};
 
-/// The connection's own caps; `None` is "unlimited".
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TableLimits {
-    pub(crate) requests: usize,
-    pub(crate) sessions: Option<u64>,
-    pub(crate) spaces: Option<u64>,
-    pub(crate) watches_per_session: Option<u64>,
-    pub(crate) watches: Option<u64>,
-    pub(crate) holdings: Option<u64>,
+/// A request that may be worked on.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    /// Its place among the unanswered ones.
+    _place: Permit,
+    /// When it had arrived.
+    arrived: Instant,
+}
+
+impl Admitted {
+    pub(crate) fn new(place: Permit, arrived: Instant) -> Self {
+        Self {
+            _place: place,
+            arrived,
+        }
+    }
+}
+
+/// An unanswered request.
+#[derive(Debug)]
+struct Request {
+    pending: Pending,
+    /// None for those that the router answers itself.
+    admitted: Option<Admitted>,
+}
+
+impl Request {
+    fn timed(&self, measured: Measured) -> Option<Timed> {
+        let admitted = self.admitted.as_ref()?;
+        Some(Timed {
+            measured,
+            since: admitted.arrived,
+        })
+    }
 }
 
 /// What an unanswered request will change when its answer arrives.
@@ -36,7 +66,11 @@ enum Pending {
     /// Opaque to the router.
     Plain { upstream: u16 },
     /// Holds one session slot; the answer names the session.
-    Open { upstream: Option<u16>, space: Did },
+    Open {
+        upstream: Option<u16>,
+        space: Did,
+        slot: Permit,
+    },
     /// Ends its session when it succeeds.
     Close { upstream: u16, session: Box<str> },
     /// Holds the quota that its success will need.
@@ -48,53 +82,6 @@ enum Pending {
         change: WatchChange,
         reserved: Usage,
     },
-}
-
-/// A watch mutation as the router understands it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct WatchChange {
-    /// `session.watch.set` replaces, `session.watch.add` adds.
-    pub(crate) replace: bool,
-    pub(crate) ids: Vec<String>,
-    /// `None` leaves the session's views as they are.
-    pub(crate) views: Option<u64>,
-    /// `None` leaves the session's holdings as they are.
-    pub(crate) holdings: Option<u64>,
-}
-
-/// How a space counts: for good once it was opened, for as long as somebody tries before that.
-#[derive(Debug, Default)]
-struct SpaceUse {
-    opened: bool,
-    opening: u32,
-}
-
-/// Quota units: watches (views included) and holdings.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Usage {
-    watches: u64,
-    holdings: u64,
-}
-
-#[derive(Debug)]
-struct Session {
-    upstream: u16,
-    watches: HashSet<Box<str>>,
-    views: u64,
-    holdings: u64,
-    /// Unanswered watch mutations; later requests of the session wait behind them.
-    mutations: u32,
-    /// Tells this session from an earlier one of the same name, whose answers may still come.
-    generation: u64,
-}
-
-impl Session {
-    fn usage(&self) -> Usage {
-        Usage {
-            watches: self.watches.len() as u64 + self.views,
-            holdings: self.holdings,
-        }
-    }
 }
 
 /// Where a request of an open session goes.
@@ -116,6 +103,8 @@ pub(crate) enum Response {
         request_id: Box<str>,
         error: bool,
         assigned: Option<Box<str>>,
+        /// What its first byte ends.
+        timed: Option<Timed>,
     },
     /// A push that ends a session.
     Revoked { key: Box<str> },
@@ -126,38 +115,37 @@ pub(crate) enum Response {
 /// See the module documentation.
 #[derive(Debug)]
 pub(crate) struct Table {
-    limits: TableLimits,
-    requests: HashMap<Box<str>, Pending>,
+    ledger: Rc<Ledger>,
+    /// `max_watches_per_session`.
+    watches_per_session: Option<u64>,
+    requests: HashMap<Box<str>, Request>,
     sessions: HashMap<Box<str>, Session>,
     /// Sessions that ever were.
     generations: u64,
-    opening: u64,
-    /// Spaces that were opened, or are being opened, and count against `max_spaces_per_connection`.
+    /// Spaces that were opened, or are being opened.
     spaces: HashMap<Did, SpaceUse>,
-    live: Usage,
-    reserved: Usage,
     /// Reused so that looking a session up allocates nothing.
     scratch: String,
 }
 
 impl Table {
-    pub(crate) fn new(limits: TableLimits) -> Self {
+    pub(crate) fn new(ledger: Rc<Ledger>, watches_per_session: Option<u64>) -> Self {
         Self {
-            limits,
+            ledger,
+            watches_per_session,
             requests: HashMap::new(),
             sessions: HashMap::new(),
             generations: 0,
-            opening: 0,
             spaces: HashMap::new(),
-            live: Usage::default(),
-            reserved: Usage::default(),
             scratch: String::new(),
         }
     }
 
-    /// Whether another request would pass `max_requests_per_connection`; reading pauses while it does.
-    pub(crate) fn is_full(&self) -> bool {
-        self.requests.len() >= self.limits.requests
+    /// Forgets everything: the connection is over.
+    pub(crate) fn clear(&mut self) {
+        self.requests.clear();
+        self.sessions.clear();
+        self.spaces.clear();
     }
 
     /// Whether nothing is unanswered.
@@ -178,36 +166,57 @@ impl Table {
         }
     }
 
-    fn insert(&mut self, request_id: &str, pending: Pending) -> Result<(), End> {
+    fn insert(
+        &mut self,
+        request_id: &str,
+        pending: Pending,
+        admitted: Option<Admitted>,
+    ) -> Result<(), End> {
+        self.check_new(request_id)?;
+        let request = Request { pending, admitted };
+        self.requests.insert(request_id.into(), request);
+        Ok(())
+    }
+
+    fn check_new(&self, request_id: &str) -> Result<(), End> {
         if self.requests.contains_key(request_id) {
             return Err(End::client("request-id-in-flight"));
         }
-        self.requests.insert(request_id.into(), pending);
         Ok(())
     }
 
     /// Registers a request that the router answers itself.
     pub(crate) fn begin_local(&mut self, request_id: &str) -> Result<(), End> {
-        self.insert(request_id, Pending::Local)
+        self.insert(request_id, Pending::Local, None)
     }
 
-    /// Ends a request that the router answered or refused, giving back what it held.
-    pub(crate) fn finish_local(&mut self, request_id: &str) {
-        match self.requests.remove(request_id) {
-            Some(Pending::Open { space, .. }) => self.settle_open(&space, false),
-            Some(Pending::Watch {
+    /// Ends a request that the router answered or refused, giving back what it held. Gives what the answer ends of times.
+    pub(crate) fn finish_local(&mut self, request_id: &str) -> Option<Timed> {
+        let request = self.requests.remove(request_id)?;
+        let timed = request.timed(Measured::Open);
+        match request.pending {
+            Pending::Open { space, .. } => {
+                self.settle_open(&space, false);
+                return timed;
+            }
+            Pending::Watch {
                 session,
                 generation,
-                reserved,
                 ..
-            }) => self.release_watch(&session, generation, reserved),
-            Some(Pending::Local | Pending::Plain { .. } | Pending::Close { .. }) | None => {}
+            } => self.release_watch(&session, generation),
+            Pending::Local | Pending::Plain { .. } | Pending::Close { .. } => {}
         }
+        None
     }
 
     /// Registers an opaque request to `upstream`.
-    pub(crate) fn begin_plain(&mut self, request_id: &str, upstream: u16) -> Result<(), End> {
-        self.insert(request_id, Pending::Plain { upstream })
+    pub(crate) fn begin_plain(
+        &mut self,
+        request_id: &str,
+        upstream: u16,
+        admitted: Admitted,
+    ) -> Result<(), End> {
+        self.insert(request_id, Pending::Plain { upstream }, Some(admitted))
     }
 
     /// Registers `session.close`.
@@ -217,13 +226,13 @@ impl Table {
         upstream: u16,
         space: &str,
         session_id: &str,
+        admitted: Admitted,
     ) -> Result<(), End> {
+        let session = key(space, session_id);
         self.insert(
             request_id,
-            Pending::Close {
-                upstream,
-                session: key(space, session_id),
-            },
+            Pending::Close { upstream, session },
+            Some(admitted),
         )
     }
 
@@ -234,39 +243,39 @@ impl Table {
         &mut self,
         request_id: &str,
         space: &Did,
+        admitted: Admitted,
     ) -> Result<Option<Reason>, End> {
-        let in_use = self.sessions.len() as u64 + self.opening;
-        let refusal = if self.limits.sessions.is_some_and(|cap| in_use >= cap) {
-            Some(Reason::SessionLimit)
-        } else if !self.spaces.contains_key(space)
-            && self
-                .limits
-                .spaces
-                .is_some_and(|cap| self.spaces.len() as u64 >= cap)
-        {
-            Some(Reason::SpaceLimit)
-        } else {
-            None
-        };
-        if refusal.is_some() {
-            self.begin_local(request_id)?;
-            return Ok(refusal);
+        self.check_new(request_id)?;
+        match self.take_open(space) {
+            Ok(slot) => {
+                let pending = Pending::Open {
+                    upstream: None,
+                    space: *space,
+                    slot,
+                };
+                self.insert(request_id, pending, Some(admitted))?;
+                Ok(None)
+            }
+            Err(reason) => {
+                self.begin_local(request_id)?;
+                Ok(Some(reason))
+            }
         }
-        self.insert(
-            request_id,
-            Pending::Open {
-                upstream: None,
-                space: *space,
-            },
-        )?;
-        self.opening += 1;
-        self.spaces.entry(*space).or_default().opening += 1;
-        Ok(None)
     }
 
-    /// Gives an open's slot back, and the place of its space if the space was never opened.
+    fn take_open(&mut self, space: &Did) -> Result<Permit, Reason> {
+        let slot = reserve(&self.ledger.sessions, 1, Reason::SessionLimit)?;
+        if let Some(known) = self.spaces.get_mut(space) {
+            known.opening += 1;
+            return Ok(slot);
+        }
+        let place = reserve(&self.ledger.spaces, 1, Reason::SpaceLimit)?;
+        self.spaces.insert(*space, SpaceUse::new(place));
+        Ok(slot)
+    }
+
+    /// An open is over: the place of its space goes with it if the space was never opened.
     fn settle_open(&mut self, space: &Did, opened: bool) {
-        self.opening = self.opening.saturating_sub(1);
         if let Some(use_of) = self.spaces.get_mut(space) {
             use_of.opening = use_of.opening.saturating_sub(1);
             use_of.opened |= opened;
@@ -278,7 +287,9 @@ impl Table {
 
     /// The toolshed to which an open is now forwarded.
     pub(crate) fn forward_open(&mut self, request_id: &str, to: u16) {
-        if let Some(Pending::Open { upstream, .. }) = self.requests.get_mut(request_id) {
+        if let Some(request) = self.requests.get_mut(request_id)
+            && let Pending::Open { upstream, .. } = &mut request.pending
+        {
             *upstream = Some(to);
         }
     }
@@ -292,69 +303,37 @@ impl Table {
         space: &str,
         session_id: &str,
         change: WatchChange,
+        admitted: Admitted,
     ) -> Result<Option<Reason>, End> {
+        self.check_new(request_id)?;
         let name = key(space, session_id);
-        let Some(session) = self.sessions.get(&name) else {
-            self.begin_local(request_id)?;
-            return Ok(Some(Reason::SessionUnknown));
+        let session = self.sessions.get(&name).ok_or(Reason::SessionUnknown);
+        let reserved = session.and_then(|session| {
+            let reserved = session.reserve(&change, self.watches_per_session, &self.ledger)?;
+            Ok((session.upstream, session.generation, reserved))
+        });
+        let (upstream, generation, reserved) = match reserved {
+            Ok(reserved) => reserved,
+            Err(reason) => {
+                self.begin_local(request_id)?;
+                return Ok(Some(reason));
+            }
         };
-        let now = session.usage();
-        let after = usage_after(session, &change);
-        let over_session = self
-            .limits
-            .watches_per_session
-            .is_some_and(|cap| after.watches - change.views.unwrap_or(session.views) > cap)
-            || change.views.unwrap_or(session.views) > MAX_VIEWS_PER_SESSION;
-        let reserved = Usage {
-            watches: after.watches.saturating_sub(now.watches),
-            holdings: after.holdings.saturating_sub(now.holdings),
-        };
-        let over = |cap: Option<u64>, used: u64, more: u64| {
-            more > 0 && cap.is_some_and(|cap| used + more > cap)
-        };
-        let refusal = if over_session {
-            Some(Reason::FrameLimit)
-        } else if over(
-            self.limits.watches,
-            self.live.watches + self.reserved.watches,
-            reserved.watches,
-        ) {
-            Some(Reason::WatchLimit)
-        } else if over(
-            self.limits.holdings,
-            self.live.holdings + self.reserved.holdings,
-            reserved.holdings,
-        ) {
-            Some(Reason::HoldingsLimit)
-        } else {
-            None
-        };
-        if refusal.is_some() {
-            self.begin_local(request_id)?;
-            return Ok(refusal);
-        }
-        let (upstream, generation) = (session.upstream, session.generation);
-        self.insert(
-            request_id,
-            Pending::Watch {
-                upstream,
-                session: name.clone(),
-                generation,
-                change,
-                reserved,
-            },
-        )?;
-        self.reserved.watches += reserved.watches;
-        self.reserved.holdings += reserved.holdings;
         if let Some(session) = self.sessions.get_mut(&name) {
             session.mutations += 1;
         }
+        let pending = Pending::Watch {
+            upstream,
+            session: name,
+            generation,
+            change,
+            reserved,
+        };
+        self.insert(request_id, pending, Some(admitted))?;
         Ok(None)
     }
 
-    fn release_watch(&mut self, session: &str, generation: u64, reserved: Usage) {
-        self.reserved.watches = self.reserved.watches.saturating_sub(reserved.watches);
-        self.reserved.holdings = self.reserved.holdings.saturating_sub(reserved.holdings);
+    fn release_watch(&mut self, session: &str, generation: u64) {
         if let Some(session) = self.sessions.get_mut(session)
             && session.generation == generation
         {
@@ -373,26 +352,30 @@ impl Table {
                 .request_id
                 .as_deref()
                 .ok_or_else(|| End::violation("response-without-request"))?;
-            let (expected, opens) = match self.requests.get(id) {
+            let request = self.requests.get(id);
+            let (expected, measured) = match request.map(|request| &request.pending) {
                 Some(
                     Pending::Plain { upstream }
                     | Pending::Close { upstream, .. }
                     | Pending::Watch { upstream, .. },
-                ) => (Some(*upstream), false),
-                Some(Pending::Open { upstream, .. }) => (*upstream, true),
-                Some(Pending::Local) | None => (None, false),
+                ) => (Some(*upstream), Measured::Request),
+                Some(Pending::Open { upstream, .. }) => (*upstream, Measured::Open),
+                Some(Pending::Local) | None => (None, Measured::Request),
             };
+            let opens = measured == Measured::Open;
             if expected != Some(upstream) {
                 return Err(End::violation("response-to-unknown-request"));
             }
             if route.assigned_session_id.is_some() != (opens && !route.error) {
                 return Err(End::violation("assigned-session"));
             }
+            let timed = request.and_then(|request| request.timed(measured));
             self.settle_watch(id, route.error);
             return Ok(Response::Answer {
                 request_id: id.into(),
                 error: route.error,
                 assigned: route.assigned_session_id.as_deref().map(Into::into),
+                timed,
             });
         }
         if route.request_id.is_some() || route.error || route.assigned_session_id.is_some() {
@@ -421,19 +404,30 @@ impl Table {
     pub(crate) fn complete_response(&mut self, response: Response) {
         match response {
             Response::Push => {}
-            Response::Revoked { key } => self.end_session(&key),
+            Response::Revoked { key } => drop(self.sessions.remove(&key)),
             Response::Answer {
                 request_id,
                 error,
                 assigned,
-            } => match self.requests.remove(&request_id) {
-                Some(Pending::Open { upstream, space }) => {
+                ..
+            } => match self
+                .requests
+                .remove(&request_id)
+                .map(|request| request.pending)
+            {
+                Some(Pending::Open {
+                    upstream,
+                    space,
+                    slot,
+                }) => {
                     self.settle_open(&space, assigned.is_some() && !error);
                     if let (Some(upstream), Some(assigned), false) = (upstream, assigned, error) {
-                        self.start_session(key(space.as_str(), &assigned), upstream);
+                        self.start_session(key(space.as_str(), &assigned), upstream, slot);
                     }
                 }
-                Some(Pending::Close { session, .. }) if !error => self.end_session(&session),
+                Some(Pending::Close { session, .. }) if !error => {
+                    self.sessions.remove(&session);
+                }
                 // A watch mutation was settled by the header of its answer.
                 Some(
                     Pending::Local
@@ -449,7 +443,7 @@ impl Table {
     /// Settles a watch mutation as soon as its answer begins: the toolshed has decided, and what waits behind the mutation
     /// must not wait for a slow client to take an answer of megabytes too.
     fn settle_watch(&mut self, request_id: &str, error: bool) {
-        let Some(pending) = self.requests.get_mut(request_id) else {
+        let Some(Request { pending, .. }) = self.requests.get_mut(request_id) else {
             return;
         };
         let Pending::Watch { upstream, .. } = *pending else {
@@ -463,14 +457,14 @@ impl Table {
             ..
         } = std::mem::replace(pending, Pending::Plain { upstream })
         {
-            self.release_watch(&session, generation, reserved);
+            self.release_watch(&session, generation);
             if !error {
-                self.apply_watch(&session, generation, change);
+                self.apply_watch(&session, generation, change, reserved);
             }
         }
     }
 
-    fn start_session(&mut self, key: Box<str>, upstream: u16) {
+    fn start_session(&mut self, key: Box<str>, upstream: u16, slot: Permit) {
         // Resumed where it already is, it keeps what it holds until the client states that anew.
         if self
             .sessions
@@ -479,48 +473,17 @@ impl Table {
         {
             return;
         }
-        self.end_session(&key);
         self.generations += 1;
-        self.sessions.insert(
-            key,
-            Session {
-                upstream,
-                watches: HashSet::new(),
-                views: 0,
-                holdings: 0,
-                mutations: 0,
-                generation: self.generations,
-            },
-        );
+        let session = Session::new(upstream, self.generations, slot, &self.ledger);
+        self.sessions.insert(key, session);
     }
 
-    fn end_session(&mut self, key: &str) {
-        if let Some(session) = self.sessions.remove(key) {
-            let usage = session.usage();
-            self.live.watches = self.live.watches.saturating_sub(usage.watches);
-            self.live.holdings = self.live.holdings.saturating_sub(usage.holdings);
+    fn apply_watch(&mut self, key: &str, generation: u64, change: WatchChange, reserved: Usage) {
+        if let Some(session) = self.sessions.get_mut(key)
+            && session.generation == generation
+        {
+            session.apply(change, reserved);
         }
-    }
-
-    fn apply_watch(&mut self, key: &str, generation: u64, change: WatchChange) {
-        let Some(session) = self.sessions.get_mut(key) else {
-            return;
-        };
-        if session.generation != generation {
-            return;
-        }
-        let before = session.usage();
-        if change.replace {
-            session.watches.clear();
-        }
-        session
-            .watches
-            .extend(change.ids.into_iter().map(String::into_boxed_str));
-        session.views = change.views.unwrap_or(session.views);
-        session.holdings = change.holdings.unwrap_or(session.holdings);
-        let after = session.usage();
-        self.live.watches = self.live.watches + after.watches - before.watches;
-        self.live.holdings = self.live.holdings + after.holdings - before.holdings;
     }
 
     /// Whether any session or request depends on `upstream`.
@@ -528,31 +491,16 @@ impl Table {
         self.sessions
             .values()
             .any(|session| session.upstream == upstream)
-            || self.requests.values().any(|pending| match pending {
-                Pending::Local => false,
-                Pending::Plain { upstream: at }
-                | Pending::Close { upstream: at, .. }
-                | Pending::Watch { upstream: at, .. } => *at == upstream,
-                Pending::Open { upstream: at, .. } => *at == Some(upstream),
-            })
-    }
-}
-
-fn usage_after(session: &Session, change: &WatchChange) -> Usage {
-    let added: HashSet<&str> = change
-        .ids
-        .iter()
-        .map(String::as_str)
-        .filter(|id| change.replace || !session.watches.contains(*id))
-        .collect();
-    let kept = if change.replace {
-        0
-    } else {
-        session.watches.len() as u64
-    };
-    Usage {
-        watches: kept + added.len() as u64 + change.views.unwrap_or(session.views),
-        holdings: change.holdings.unwrap_or(session.holdings),
+            || self
+                .requests
+                .values()
+                .any(|request| match &request.pending {
+                    Pending::Local => false,
+                    Pending::Plain { upstream: at }
+                    | Pending::Close { upstream: at, .. }
+                    | Pending::Watch { upstream: at, .. } => *at == upstream,
+                    Pending::Open { upstream: at, .. } => *at == Some(upstream),
+                })
     }
 }
 

@@ -1,35 +1,63 @@
 //! Requests to one toolshed: one body at a time, each header paid for with the request credit the toolshed granted.
 //!
-//! As on the public side there are two locks, always taken in this order: *body* (who may send a request now, first come
-//! first served) and *frames* (the socket, held for one frame), so that a ping is answered while a slow upload owns the
-//! body lock.
+//! As on the public side there is a turn (who may send a request now) and a lock, always taken in this order: the lock is for
+//! *frames* (the socket, held for one frame), so that a ping is answered while a slow upload has the turn.
+//!
+//! The turn comes with the credit. Data leaves a margin of the credit to controls and may be passed by them, within that
+//! margin, while it waits (`ledger`): many unanswered requests never keep a session from being closed. Only a body that
+//! would take the whole window but for the margin takes that too, and a control waits for the answer of this one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use memory_transport::{Buffer, WsWriter};
 use memory_wire::credit::RequestSender;
 use memory_wire::frame::Opcode;
+use memory_wire::reason::Reason;
 use memory_wire::stream::{self, Header, Route};
-use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
+use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
 use crate::UpstreamWrite;
 use crate::end::End;
+use crate::ledger::{CREDIT_MARGIN, Class};
 use crate::pong::OwedPong;
+use crate::turns::{Gate, Rank, Turn, Turns};
+
+/// The credit of one data socket.
+#[derive(Debug, Default)]
+struct Credit {
+    sender: RefCell<RequestSender>,
+    /// The most that was ever held: less than a window, when the toolshed grants less.
+    most: Cell<u32>,
+    /// Since when the socket or its link is gone.
+    lost: Cell<Option<Instant>>,
+}
+
+impl Gate for Credit {
+    /// Also when the socket is lost: whoever waits is to hear of it.
+    fn is_open(&self, rank: Rank, bytes: u32) -> bool {
+        let needed = match rank {
+            Rank::First => bytes,
+            // One so large that it leaves no margin even alone does not wait until it is alone.
+            Rank::Ordinary => match bytes.saturating_add(CREDIT_MARGIN) {
+                beside if beside <= self.most.get() => beside,
+                _ => bytes,
+            },
+        };
+        self.lost.get().is_some() || needed <= self.sender.borrow().held()
+    }
+}
 
 /// The sending side of one data socket.
 #[derive(Debug)]
 pub(crate) struct Upstream {
     index: u16,
     frames: Mutex<WsWriter<UpstreamWrite>>,
-    body: Arc<Mutex<()>>,
-    credit: RefCell<RequestSender>,
-    granted: Notify,
+    turns: Rc<Turns<Credit>>,
+    gone: Notify,
     pong: OwedPong,
-    lost: Cell<Option<Instant>>,
 }
 
 impl Upstream {
@@ -37,11 +65,9 @@ impl Upstream {
         Self {
             index,
             frames: Mutex::new(writer),
-            body: Arc::new(Mutex::new(())),
-            credit: RefCell::new(RequestSender::new()),
-            granted: Notify::new(),
+            turns: Turns::new(Credit::default(), CREDIT_MARGIN),
+            gone: Notify::new(),
             pong: OwedPong::default(),
-            lost: Cell::new(None),
         }
     }
 
@@ -52,31 +78,34 @@ impl Upstream {
 
     /// Whether the socket or its link is gone.
     pub(crate) fn is_lost(&self) -> bool {
-        self.lost.get().is_some()
+        self.turns.gate().lost.get().is_some()
     }
 
     /// How long it has been gone; zero while it is not.
     pub(crate) fn lost_for(&self) -> Duration {
-        self.lost
-            .get()
-            .map_or(Duration::ZERO, |since| since.elapsed())
+        let lost = self.turns.gate().lost.get();
+        lost.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Nothing can be sent here any more.
     pub(crate) fn mark_lost(&self) {
         if !self.is_lost() {
-            self.lost.set(Some(Instant::now()));
+            self.turns.gate().lost.set(Some(Instant::now()));
         }
-        self.granted.notify_waiters();
+        self.turns.settle();
+        self.gone.notify_waiters();
     }
 
     /// Adds request credit the toolshed returned.
     pub(crate) fn grant(&self, amount: u32) -> Result<(), End> {
-        self.credit
-            .borrow_mut()
+        let credit = self.turns.gate();
+        let mut sender = credit.sender.borrow_mut();
+        sender
             .grant(amount)
             .map_err(|_| End::violation("request-credit-window"))?;
-        self.granted.notify_waiters();
+        credit.most.set(credit.most.get().max(sender.held()));
+        drop(sender);
+        self.turns.settle();
         Ok(())
     }
 
@@ -99,19 +128,37 @@ impl Upstream {
         }
     }
 
-    /// Waits for the turn to send one request body.
-    pub(crate) async fn turn(self: &Rc<Self>) -> BodyTurn {
-        let guard = Arc::clone(&self.body).lock_owned().await;
-        BodyTurn {
-            upstream: Rc::clone(self),
-            _guard: guard,
+    /// Waits for the turn to send one request body of `bytes`, and for the credit that covers it, which is spent then. With the
+    /// turn comes the next ordinal, which the toolshed is now owed: the caller sends the header, or ends the connection.
+    ///
+    /// Cancel-safe: nothing is spent by a call that is dropped.
+    pub(crate) async fn admit(
+        self: &Rc<Self>,
+        class: Class,
+        bytes: u32,
+    ) -> Result<(BodyTurn, u64), End> {
+        let rank = match class {
+            Class::Control | Class::Live if bytes <= CREDIT_MARGIN => Rank::First,
+            _ => Rank::Ordinary,
+        };
+        let turn = self.turns.wait(rank, bytes).await;
+        if self.is_lost() {
+            return Err(End::upstream("upstream-gone"));
         }
+        // Credit was there when the turn was given, and only grew since.
+        let ordinal = turn.gate().sender.borrow_mut().try_reserve(bytes);
+        let ordinal = ordinal.ok_or_else(|| End::new(Reason::Internal, "request-credit"))?;
+        let turn = BodyTurn {
+            upstream: Rc::clone(self),
+            _turn: turn,
+        };
+        Ok((turn, ordinal))
     }
 
     /// Waits until the socket or its link is gone.
     pub(crate) async fn gone(&self) {
         loop {
-            let changed = self.granted.notified();
+            let changed = self.gone.notified();
             if self.is_lost() {
                 return;
             }
@@ -125,29 +172,10 @@ impl Upstream {
 #[derive(Debug)]
 pub(crate) struct BodyTurn {
     upstream: Rc<Upstream>,
-    _guard: OwnedMutexGuard<()>,
+    _turn: Turn<Credit>,
 }
 
 impl BodyTurn {
-    /// Waits until credit covers `bytes`, and spends it. What comes back is the next ordinal, which the toolshed is now owed:
-    /// the caller sends the header, or ends the connection.
-    ///
-    /// Cancel-safe: nothing is spent by a call that is dropped.
-    pub(crate) async fn reserve(&mut self, bytes: u32) -> Result<u64, End> {
-        loop {
-            if self.upstream.is_lost() {
-                return Err(End::upstream("upstream-gone"));
-            }
-            // Registered before the check, so that a grant in between is not missed.
-            let granted = self.upstream.granted.notified();
-            let reserved = self.upstream.credit.borrow_mut().try_reserve(bytes);
-            match reserved {
-                Some(ordinal) => return Ok(ordinal),
-                None => granted.await,
-            }
-        }
-    }
-
     /// Sends the header of the body that `ordinal` was reserved for.
     pub(crate) async fn header(
         &mut self,

@@ -130,6 +130,6 @@ pub(crate) async fn run(shared: Rc<Shared>, hearing: Rc<Hearing>) -> Result<(), 
             }
             wait = wait.min(left);
         }
-        tokio::time::sleep(wait.max(Duration::from_millis(1))).await;
+        shared.rest(wait.max(Duration::from_millis(1))).await;
     }
 }

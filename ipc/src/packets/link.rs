@@ -8,6 +8,14 @@ use super::packets;
 packets! {
     /// Worker to link agent. The channel is the context: no packet names one.
     pub enum WorkerToLinkAgent {
+        /// Before [`WorkerToLinkAgent::Hello`], at most once: this connection is for one space alone. Answer:
+        /// [`LinkAgentToWorker::Ack`], and a place among the dedicated connections of the space for as long as the channel lives.
+        b"wsd1" + 0 => Dedicate {
+            /// Number of this request.
+            sequence: u32,
+            /// The space.
+            space: Did,
+        };
         /// Once, first: makes the context.
         b"whl1" + 0 => Hello {
             /// Number of this request.
@@ -95,7 +103,7 @@ packets! {
             /// Unix seconds until which the admission is good.
             expires: u64,
         };
-        /// Answer to [`WorkerToLinkAgent::Release`].
+        /// Answer to [`WorkerToLinkAgent::Release`] and [`WorkerToLinkAgent::Dedicate`].
         b"wak1" + 0 => Ack {
             /// Number of the request.
             sequence: u32,

@@ -15,6 +15,7 @@
 //! | `Vec<u16>` | 2 of length in bytes, then 1 to 32 numbers |
 //! | an identifier | its bytes |
 //! | `Option<Ticket>` | 1 (0 or 1), then 32 (zero when there is none) |
+//! | [`Report`] | its numbers in order, each a `u64`, then 1 of length and 9 for each reason that refused something |
 //!
 //! `sequence` numbers a request within its channel; the answer carries the number of its request. Whatever does not decode,
 //! or comes with another number of descriptors than stated at its tag, ends the channel.
@@ -26,6 +27,7 @@ mod broker;
 mod fields;
 mod key;
 mod link;
+mod report;
 mod spawner;
 mod worker;
 
@@ -33,6 +35,10 @@ pub use broker::{BrokerToLinkAgent, BrokerToWorker, LinkAgentToBroker, WorkerToB
 pub use fields::{Detail, MAX_DETAIL_LEN, MAX_SCHEMES};
 pub use key::{KeyAgentToWorker, WorkerToKeyAgent};
 pub use link::{LinkAgentToWorker, WorkerToLinkAgent};
+pub use report::{
+    BudgetUse, Latency, MAX_REPORTED_REFUSALS, REPORTED_BUCKETS, REPORTED_BUDGETS,
+    REPORTED_LATENCIES, Report,
+};
 pub use spawner::{
     KeyAgentToSpawner, LinkAgentToSpawner, ListenerToSpawner, SpawnerToBroker, SpawnerToKeyAgent,
     SpawnerToLinkAgent, SpawnerToListener,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use memory_wire::ids::ConnectionId;
 
-use super::{Detail, packets};
+use super::{Detail, Report, packets};
 use crate::WorkerOutcome;
 
 packets! {
@@ -47,6 +47,12 @@ packets! {
             bytes_in: u64,
             /// Bytes written to the client so far.
             bytes_out: u64,
+        };
+        /// Totals of the connection since it began. When something changed, at most once a second, and before
+        /// [`WorkerToSpawner::Finished`]. A lost one costs nothing: the next states the same totals or more.
+        b"rpt1" + 0 => Report {
+            /// The totals: a claim, of which the spawner takes differences.
+            report: Box<Report>,
         };
         /// The worker's last packet.
         b"fin1" + 0 => Finished {

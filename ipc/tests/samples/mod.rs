@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use memory_ipc::WorkerOutcome;
 use memory_ipc::packets::{
-    BrokerToLinkAgent, BrokerToWorker, Detail, KeyAgentToSpawner, KeyAgentToWorker,
-    LinkAgentToBroker, LinkAgentToSpawner, LinkAgentToWorker, ListenerToSpawner, SpawnerToBroker,
-    SpawnerToKeyAgent, SpawnerToLinkAgent, SpawnerToListener, SpawnerToWorker, WorkerToBroker,
-    WorkerToKeyAgent, WorkerToLinkAgent, WorkerToSpawner,
+    BrokerToLinkAgent, BrokerToWorker, BudgetUse, Detail, KeyAgentToSpawner, KeyAgentToWorker,
+    Latency, LinkAgentToBroker, LinkAgentToSpawner, LinkAgentToWorker, ListenerToSpawner, Report,
+    SpawnerToBroker, SpawnerToKeyAgent, SpawnerToLinkAgent, SpawnerToListener, SpawnerToWorker,
+    WorkerToBroker, WorkerToKeyAgent, WorkerToLinkAgent, WorkerToSpawner,
 };
 use memory_wire::Did;
 use memory_wire::codec::MAX_SAFE_INTEGER;
@@ -143,8 +143,33 @@ pub(crate) fn worker_to_spawner() -> Samples<WorkerToSpawner> {
     vec![
         (WorkerToSpawner::Idle, b"idl1", 0),
         (event, b"evt1", 0),
+        (report(), b"rpt1", 0),
         (finished, b"fin1", 0),
     ]
+}
+
+/// A report as long as one can be, in which every number is another.
+fn report() -> WorkerToSpawner {
+    let mut numbers = 1..;
+    let mut next = || numbers.next().unwrap_or_default();
+    let mut report = Box::new(Report {
+        bytes_in: MAX_SAFE_INTEGER,
+        bytes_out: next(),
+        messages_in: next(),
+        messages_out: next(),
+        ..Report::default()
+    });
+    report.budgets.fill_with(|| BudgetUse {
+        current: next(),
+        peak: next(),
+        refused: next(),
+    });
+    report.latencies.fill_with(|| Latency {
+        counts: std::array::from_fn(|_| next()),
+        sum_micros: next(),
+    });
+    report.refusals = (1..=64).map(|code| (code, next())).collect();
+    WorkerToSpawner::Report { report }
 }
 
 pub(crate) fn worker_to_key_agent() -> Samples<WorkerToKeyAgent> {
@@ -166,7 +191,7 @@ pub(crate) fn key_agent_to_worker() -> Samples<KeyAgentToWorker> {
 }
 
 pub(crate) fn worker_to_link_agent() -> Samples<WorkerToLinkAgent> {
-    use WorkerToLinkAgent::{Authenticate, Bind, ChallengeRequest, Hello, Release};
+    use WorkerToLinkAgent::{Authenticate, Bind, ChallengeRequest, Dedicate, Hello, Release};
     let sequence = 7;
     let hello = Hello {
         sequence,
@@ -180,6 +205,7 @@ pub(crate) fn worker_to_link_agent() -> Samples<WorkerToLinkAgent> {
         sequence,
         principal: did(),
     };
+    let space = did();
     let bind = Bind {
         sequence,
         index: 3,
@@ -187,6 +213,7 @@ pub(crate) fn worker_to_link_agent() -> Samples<WorkerToLinkAgent> {
         hello: vec![2; 164],
     };
     vec![
+        (Dedicate { sequence, space }, b"wsd1", 0),
         (hello, b"whl1", 0),
         (ChallengeRequest { sequence }, b"wch1", 0),
         (authenticate, b"wau1", 0),

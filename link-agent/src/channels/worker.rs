@@ -82,6 +82,10 @@ fn handle(
     let mut agent = shared.agent.borrow_mut();
     let now = Moment::now();
     Ok(match packet {
+        WorkerToLinkAgent::Dedicate { sequence, space } => {
+            agent.dedicate(id, space)?;
+            LinkAgentToWorker::Ack { sequence }
+        }
         WorkerToLinkAgent::Hello { sequence, flags } => {
             let issued = agent.hello(id, flags, challenge()?, now)?;
             LinkAgentToWorker::HelloOk {
@@ -155,7 +159,8 @@ fn take_lost(shared: &Shared, id: &ContextId) -> Option<u16> {
 
 const fn number(packet: &WorkerToLinkAgent) -> u32 {
     match packet {
-        WorkerToLinkAgent::Hello { sequence, .. }
+        WorkerToLinkAgent::Dedicate { sequence, .. }
+        | WorkerToLinkAgent::Hello { sequence, .. }
         | WorkerToLinkAgent::ChallengeRequest { sequence }
         | WorkerToLinkAgent::Authenticate { sequence, .. }
         | WorkerToLinkAgent::Release { sequence, .. }

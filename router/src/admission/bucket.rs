@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 /// Parts of one token. Counting in these keeps the bucket exact: one nanosecond at one token a second refills one part.
 const PARTS: u64 = 1_000_000_000;
 
-/// Fills by `rate` tokens a second up to `rate` tokens (burst equal to the rate) and starts full.
+/// Fills by `rate` tokens a second up to its burst, which equals the rate unless it is said otherwise, and starts full.
 #[derive(Debug, Clone)]
 pub(crate) struct TokenBucket {
-    /// Tokens a second, and the most the bucket holds.
+    /// Tokens a second.
     rate: u64,
-    /// What is in it now, in parts of a token; never above `rate * PARTS`.
+    /// The most the bucket holds.
+    burst: u64,
+    /// What is in it now, in parts of a token; never above `burst * PARTS`.
     parts: u64,
     /// When `parts` was brought up to date.
     filled_at: Instant,
@@ -18,9 +20,14 @@ pub(crate) struct TokenBucket {
 
 impl TokenBucket {
     pub(crate) fn new(rate: u64, now: Instant) -> Self {
+        Self::with_burst(rate, rate, now)
+    }
+
+    pub(crate) fn with_burst(rate: u64, burst: u64, now: Instant) -> Self {
         Self {
             rate,
-            parts: rate.saturating_mul(PARTS),
+            burst,
+            parts: burst.saturating_mul(PARTS),
             filled_at: now,
         }
     }
@@ -29,6 +36,7 @@ impl TokenBucket {
     pub(crate) fn set_rate(&mut self, rate: u64, now: Instant) {
         self.fill(now);
         self.rate = rate;
+        self.burst = rate;
         self.parts = self.parts.min(self.capacity());
     }
 
@@ -58,8 +66,14 @@ impl TokenBucket {
         self.parts == self.capacity()
     }
 
+    /// Tokens that were taken and have not come back, the part of one as a whole one.
+    pub(crate) fn taken(&mut self, now: Instant) -> u64 {
+        self.fill(now);
+        self.burst.saturating_sub(self.parts / PARTS)
+    }
+
     fn capacity(&self) -> u64 {
-        self.rate.saturating_mul(PARTS)
+        self.burst.saturating_mul(PARTS)
     }
 
     fn fill(&mut self, now: Instant) {
@@ -90,6 +104,20 @@ mod tests {
         let there = start + Duration::from_millis(50);
         assert!(bucket.take(there));
         assert!(!bucket.take(there));
+    }
+
+    #[test]
+    fn a_burst_of_its_own_is_given_once_and_then_the_rate() {
+        let start = Instant::now();
+        let mut bucket = TokenBucket::with_burst(2, 10, start);
+        assert_eq!((0..100).filter(|_| bucket.take(start)).count(), 10);
+        assert_eq!(bucket.taken(start), 10);
+        let later = start + Duration::from_secs(3);
+        assert_eq!(bucket.taken(later), 4);
+        assert_eq!((0..100).filter(|_| bucket.take(later)).count(), 6);
+        let full = later + Duration::from_secs(100);
+        assert!(bucket.is_full(full));
+        assert_eq!(bucket.taken(full), 0);
     }
 
     #[test]

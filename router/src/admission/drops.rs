@@ -26,6 +26,7 @@ pub(crate) struct DropLog {
 struct Entry {
     throttle: Throttle,
     last: Option<SocketAddr>,
+    total: u64,
 }
 
 impl DropLog {
@@ -38,12 +39,20 @@ impl DropLog {
     ) -> Option<DropReport> {
         let entry = self.entries.get_mut(refusal.index())?;
         entry.last = Some(peer);
+        entry.total = entry.total.saturating_add(1);
         let count = entry.throttle.note(now)?;
         Some(DropReport {
             refusal,
             count,
             peer,
         })
+    }
+
+    /// All drops since the start, by reason: every reason once.
+    pub(crate) fn totals(&self) -> impl Iterator<Item = (Refusal, u64)> {
+        Refusal::ALL
+            .into_iter()
+            .zip(self.entries.iter().map(|entry| entry.total))
     }
 
     /// The lines of drops that were counted only, and have waited long enough.
@@ -89,6 +98,7 @@ mod tests {
             );
             assert_eq!(log.note(refusal, peer(2), start), None, "{refusal:?}");
         }
+        assert!(log.totals().all(|(_, total)| total == 2));
         assert_eq!(log.due(start), Vec::new());
         let due = log.due(start + LOG_INTERVAL);
         assert_eq!(due.len(), Refusal::ALL.len());

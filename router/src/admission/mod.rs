@@ -6,6 +6,7 @@
 mod bucket;
 mod drops;
 mod penalties;
+mod show;
 mod source;
 
 use std::collections::HashMap;
@@ -18,11 +19,12 @@ use memory_ipc::WorkerOutcome;
 use memory_wire::Reason;
 use memory_wire::ids::ConnectionId;
 
+pub(crate) use bucket::TokenBucket;
 pub(crate) use drops::{DropLog, DropReport};
 pub(crate) use source::Prefixes;
 
-use bucket::TokenBucket;
 use penalties::PenaltyBook;
+use show::MostOfSources;
 use source::Source;
 
 /// Why a source's connection is dropped.
@@ -131,6 +133,7 @@ pub(crate) struct Admission {
     /// `sources` is swept when it reaches this size.
     sweep_at: usize,
     penalties: PenaltyBook,
+    most: MostOfSources,
 }
 
 /// A live connection.
@@ -168,13 +171,14 @@ impl Admission {
         Self {
             limits,
             rate: TokenBucket::new(limits.per_second, now),
-            workers: Budget::new("workers", Limit::At(limits.workers)),
-            unauthenticated: Budget::new("unauthenticated", Limit::At(limits.unauthenticated)),
-            headers: Budget::new("proxy-headers", Limit::At(limits.unauthenticated)),
+            workers: Budget::new("max_workers", Limit::At(limits.workers)),
+            unauthenticated: Budget::new("max_unauthenticated", Limit::At(limits.unauthenticated)),
+            headers: Budget::new("proxy_headers", Limit::At(limits.unauthenticated)),
             connections: HashMap::new(),
             sources: HashMap::new(),
             sweep_at: SWEEP_MINIMUM,
             penalties: PenaltyBook::new(penalties, limits.prefixes),
+            most: MostOfSources::default(),
         }
     }
 
@@ -246,6 +250,17 @@ impl Admission {
         peer: IpAddr,
         now: Instant,
     ) -> Result<(), Refusal> {
+        let admitted = self.try_admit(connection, peer, now);
+        self.most.note(&admitted);
+        admitted
+    }
+
+    fn try_admit(
+        &mut self,
+        connection: ConnectionId,
+        peer: IpAddr,
+        now: Instant,
+    ) -> Result<(), Refusal> {
         let source = Source::of(peer, self.limits.prefixes);
         if self.penalties.is_penalized(peer, now) {
             return Err(Refusal::Penalized);
@@ -288,6 +303,7 @@ impl Admission {
             None => entry.reserve()?,
         };
         entry.rate.take(now);
+        self.most.rose(entry, self.rate.taken(now), now);
         let entry = Entry {
             peer,
             source,
@@ -354,9 +370,9 @@ impl Admission {
 impl SourceEntry {
     fn new(limits: &AdmissionLimits, now: Instant) -> Self {
         Self {
-            live: Budget::new("source", Limit::At(limits.per_source)),
+            live: Budget::new("max_per_source", Limit::At(limits.per_source)),
             unauthenticated: Budget::new(
-                "source-unauthenticated",
+                "max_unauthenticated_per_source",
                 Limit::At(limits.unauthenticated_per_source),
             ),
             rate: TokenBucket::new(limits.per_source_per_second, now),

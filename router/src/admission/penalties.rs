@@ -101,6 +101,14 @@ impl PenaltyBook {
         self.put(source, entry);
     }
 
+    /// Sources that owe something, and those of them that are past the threshold.
+    pub(super) fn counts(&self, now: Instant) -> (usize, usize) {
+        let owing = self.entries.values().filter(|entry| entry.until > now);
+        owing.fold((0, 0), |(all, enforced), entry| {
+            (all + 1, enforced + usize::from(entry.is_enforced))
+        })
+    }
+
     fn applies_to(&self, peer: IpAddr) -> bool {
         let rules = &self.rules;
         rules.enabled && !rules.exempt.iter().any(|network| network.contains(peer))

@@ -130,13 +130,20 @@ fn overlap(one: SocketAddr, other: SocketAddr, all: &[SocketAddr]) -> bool {
 
 /// Whether each address can be had now. The socket is bound and never listens: who listens at the same moment succeeds.
 pub(super) fn availability(subject: &Subject<'_>, findings: &mut Vec<Finding>) {
-    if subject.reach == Reach::Files || !subject.is_sound(&["listen"]) {
+    if subject.reach == Reach::Files {
         return;
     }
     let config = subject.config;
     let running = running::is_running(&config.ipc_dir);
-    for (index, address) in config.listen.iter().enumerate() {
-        let Err(errno) = try_bind(*address, &config.listen) else {
+    let public = config.listen.iter().enumerate();
+    let public = public.map(|(index, address)| (format!("listen[{index}]"), *address));
+    let metrics = config.metrics_listen.into_iter();
+    let metrics = metrics.map(|address| ("metrics_listen".to_owned(), address));
+    for (key, address) in public.chain(metrics) {
+        if !subject.is_sound(&[key.split('[').next().unwrap_or_default()]) {
+            continue;
+        }
+        let Err(errno) = try_bind(address, &config.listen) else {
             continue;
         };
         let (finding, mend) = match errno {
@@ -163,7 +170,7 @@ pub(super) fn availability(subject: &Subject<'_>, findings: &mut Vec<Finding>) {
         };
         findings.push(
             subject
-                .at(&format!("listen[{index}]"), finding)
+                .at(&key, finding)
                 .found(format!("{address}: {}", std::io::Error::from(errno)))
                 .allowed("an address of this host that nobody listens on")
                 .mend(mend),

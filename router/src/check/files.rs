@@ -14,7 +14,7 @@ use super::subject::{Reach, Subject};
 /// Longest path of a UNIX socket, bytes without the zero at its end (unix(7)).
 const MAX_SOCKET_PATH_LEN: usize = 107;
 /// The role socket with the longest name.
-const LONGEST_SOCKET: &str = "directory-broker.sock";
+const LONGEST_SOCKET: &str = "admin/directory-broker.sock";
 /// Access of group and others.
 const NOT_OWNER: u32 = 0o077;
 /// Access of others.

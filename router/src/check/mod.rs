@@ -10,11 +10,12 @@
 //! | [`Part::KeyAgent`] | certificate and key |
 //! | [`Part::LinkAgent`] | seed, directory, revocation list, times |
 //! | [`Part::DirectoryBroker`] | directory |
+//! | [`Part::Metrics`] | nothing of its own |
 //!
 //! and each at the descriptors that its role needs.
 
 mod addresses;
-mod calendar;
+pub(crate) mod calendar;
 mod cgroup;
 mod files;
 mod finding;
@@ -51,16 +52,18 @@ pub(crate) enum Part {
     KeyAgent,
     LinkAgent,
     DirectoryBroker,
+    Metrics,
 }
 
 impl Part {
     /// All of them, as `run` and the command check them.
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Listener,
         Self::Spawner,
         Self::KeyAgent,
         Self::LinkAgent,
         Self::DirectoryBroker,
+        Self::Metrics,
     ];
 }
 
@@ -112,12 +115,15 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Exit, Failure> {
     })
 }
 
-/// The configuration for a role that starts, with what is to be said once there is a log.
+/// The configuration for a role that starts, as it was read, with what is to be said once there is a log.
 ///
 /// # Errors
 /// Every finding that keeps these parts from working.
-pub(crate) fn at_start(file: &Path, parts: &[Part]) -> Result<(RouterConfig, Notes), Failure> {
-    let examined = RouterConfig::examine(file);
+pub(crate) fn at_start(
+    file: &Path,
+    examined: Examined,
+    parts: &[Part],
+) -> Result<(RouterConfig, Notes), Failure> {
     let mut findings = faults(&examined);
     if let Some(config) = &examined.config {
         let subject = subject(file, &examined, config, Reach::Start);

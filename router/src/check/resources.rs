@@ -21,6 +21,8 @@ const STARTING: u64 = 16 * 3;
 const CONNECTING: u64 = 8;
 /// Toolsheds of a directory at most.
 const TOOLSHEDS: u64 = memory_config::MAX_TOOLSHEDS as u64;
+/// Scrapes at once, the roles that are asked for them at once, and those that look at this role.
+const METRICS: u64 = 16;
 /// Tasks beside the workers: the other roles with their helper threads, and the workers that are starting.
 const OTHER_TASKS: u64 = 64;
 
@@ -65,6 +67,11 @@ pub(super) fn descriptors(part: Part, config: &RouterConfig) -> Need {
             "directory-broker",
             2 * workers + limits.max_pending_dials,
             "2 for each of limits.max_workers, limits.max_pending_dials",
+        ),
+        Part::Metrics => (
+            "metrics",
+            METRICS,
+            "16 for scrapes and the roles that they ask",
         ),
     };
     Need {

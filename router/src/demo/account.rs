@@ -116,10 +116,13 @@ impl Account {
             let _ = writeln!(
                 text,
                 "\nStill up. Clients connect to wss://{}/api/storage/memory and trust {}.\n\
-                 Keys, directory and configuration are in {}.\nInterrupt to end.",
+                 Keys, directory and configuration are in {}.\n\
+                 How it is: memory-router status --config {} --watch; metrics at http://{}/metrics.\nInterrupt to end.",
                 stage.host(),
                 stage.folder().join("public.pem").display(),
-                stage.folder().display()
+                stage.folder().display(),
+                stage.config().display(),
+                stage.metrics
             );
         }
         text
@@ -143,6 +146,7 @@ impl Account {
                     "url": format!("wss://{}/api/storage/memory", stage.host()),
                     "certificate": stage.folder().join("public.pem"),
                     "folder": stage.folder(),
+                    "metrics": format!("http://{}/metrics", stage.metrics),
                 }),
             );
         }

@@ -26,6 +26,8 @@ pub(crate) struct Stage {
     folder: TempDir,
     /// Where clients connect.
     pub(crate) public: SocketAddr,
+    /// Where the router's metrics are.
+    pub(crate) metrics: SocketAddr,
     /// The router's certificate, DER.
     pub(crate) certificate: Vec<u8>,
     pub(crate) alice: Arc<Identity>,
@@ -43,7 +45,10 @@ impl Stage {
             .tempdir()
             .map_err(|error| Failure::io("cannot make a temporary folder", error))?;
         let path = folder.path().to_path_buf();
-        let longest = path.join("ipc/directory-broker.sock").as_os_str().len();
+        let longest = path
+            .join("ipc/admin/directory-broker.sock")
+            .as_os_str()
+            .len();
         if longest > MAX_SOCKET_PATH {
             return Err(Failure::new(
                 Exit::Configuration,
@@ -54,7 +59,7 @@ impl Stage {
                 ),
             ));
         }
-        let [public, first, second] = free_addresses()?;
+        let [public, metrics, first, second] = free_addresses()?;
 
         let router = identity()?;
         router
@@ -103,10 +108,11 @@ impl Stage {
             "directory.json",
             &directory(&toolsheds, &spaces).to_string(),
         )?;
-        write(&path, "router.toml", &router_toml(&path, public))?;
+        write(&path, "router.toml", &router_toml(&path, public, metrics))?;
         Ok(Self {
             folder,
             public,
+            metrics,
             certificate,
             alice: Arc::new(alice),
             bob: Arc::new(bob),
@@ -156,7 +162,7 @@ fn directory(toolsheds: &[Value], spaces: &[Did]) -> Value {
     })
 }
 
-fn router_toml(folder: &Path, public: SocketAddr) -> String {
+fn router_toml(folder: &Path, public: SocketAddr, metrics: SocketAddr) -> String {
     let port = public.port();
     let place = |name: &str| format!("{:?}", folder.join(name).display().to_string());
     format!(
@@ -164,6 +170,7 @@ fn router_toml(folder: &Path, public: SocketAddr) -> String {
          listen = [\"{public}\"]\n\
          host = \"localhost:{port}\"\n\
          origins = []\n\
+         metrics_listen = \"{metrics}\"\n\
          directory = {}\n\
          public_certificate = {}\n\
          tls_key = {}\n\
@@ -189,19 +196,21 @@ fn identity() -> Result<Identity, Failure> {
 }
 
 /// Addresses that were free a moment ago: each toolshed's must stand in the directory before it starts.
-fn free_addresses() -> Result<[SocketAddr; 3], Failure> {
+fn free_addresses() -> Result<[SocketAddr; 4], Failure> {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
     let failed = |error| Failure::io("cannot find a free port on loopback", error);
     let sockets = [
         bind().map_err(failed)?,
         bind().map_err(failed)?,
         bind().map_err(failed)?,
+        bind().map_err(failed)?,
     ];
-    let [first, second, third] = sockets.each_ref().map(TcpListener::local_addr);
+    let [first, second, third, fourth] = sockets.each_ref().map(TcpListener::local_addr);
     Ok([
         first.map_err(failed)?,
         second.map_err(failed)?,
         third.map_err(failed)?,
+        fourth.map_err(failed)?,
     ])
 }
 

@@ -7,6 +7,7 @@
 
 mod announce;
 mod proxy;
+mod show;
 mod socket;
 
 use std::cell::{Cell, RefCell};
@@ -38,6 +39,7 @@ use crate::throttle::{LOG_INTERVAL, Throttle};
 
 pub(crate) use announce::Announcement;
 use proxy::{HeaderFault, Origin};
+use show::Counts;
 use socket::{AcceptFailure, Acceptor, Spare, bind_all};
 
 /// The name of the spawner's socket in `ipc_dir`.
@@ -73,6 +75,7 @@ pub(crate) async fn run(mut changes: Changes, supervised: bool) -> Result<(), Fa
     spawn_local(Rc::clone(&listener).follow_spawner(config.ipc_dir.join(SPAWNER_SOCKET)));
     spawn_local(Rc::clone(&listener).report_drops());
     spawn_local(Rc::clone(&listener).follow_config(changes.clone()));
+    spawn_local(show::show(Rc::clone(&listener), config.ipc_dir.clone()));
     if supervised {
         spawn_local(announce(listener.accepting.subscribe()));
     }
@@ -135,6 +138,7 @@ struct Listener {
     /// `TCP_USER_TIMEOUT` of every connection, in milliseconds.
     user_timeout: Cell<u32>,
     balancers: RefCell<Balancers>,
+    counts: Counts,
 }
 
 /// Who stands between clients and this listener.
@@ -190,6 +194,7 @@ impl Listener {
             ended: Notify::new(),
             user_timeout: Cell::new(user_timeout(config)),
             balancers: RefCell::new(balancers(config)),
+            counts: Counts::default(),
         })
     }
 
@@ -221,6 +226,7 @@ impl Listener {
             };
             match accepted {
                 Ok((stream, peer)) => {
+                    self.counts.accepted();
                     let unix_millis = unix_millis();
                     let arrival = Arrival {
                         stream,
@@ -271,6 +277,7 @@ impl Listener {
             Ok(Origin::Unspecified) => self.take(arrival, peer).await,
             // Balancers look often, and nobody is to be told.
             Ok(Origin::Balancer) | Err(HeaderFault::Nothing) => {
+                self.counts.health_check();
                 tracing::debug!(reason = "health-check", %peer, "a balancer looked whether clients are accepted");
             }
             Err(fault) => {
@@ -320,13 +327,16 @@ impl Listener {
         };
         match self.hand_over(connection, stream, peer).await {
             Ok(()) => place.is_handed_over = true,
-            Err(error) => tracing::warn!(
-                reason = error.reason(),
-                %connection,
-                %peer,
-                error = &error as &dyn std::error::Error,
-                "could not hand a connection to the spawner; it is dropped"
-            ),
+            Err(error) => {
+                self.counts.not_handed_over();
+                tracing::warn!(
+                    reason = error.reason(),
+                    %connection,
+                    %peer,
+                    error = &error as &dyn std::error::Error,
+                    "could not hand a connection to the spawner; it is dropped"
+                );
+            }
         }
     }
 
@@ -493,6 +503,7 @@ impl Listener {
     }
 
     fn report_failure(&self, failure: AcceptFailure) {
+        self.counts.accept_failed(failure);
         let Some(count) = self.failures.borrow_mut().note(Instant::now()) else {
             return;
         };

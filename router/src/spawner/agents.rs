@@ -35,7 +35,7 @@ pub(super) enum Agent {
 impl Agent {
     pub(super) const ALL: [Self; 3] = [Self::Key, Self::Link, Self::Broker];
 
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Key => "key-agent",
             Self::Link => "link-agent",
@@ -90,6 +90,15 @@ impl Agents {
             link,
             broker,
         })
+    }
+
+    /// Whether this one could serve a connection.
+    pub(super) fn is_ready(&self, agent: Agent) -> bool {
+        match agent {
+            Agent::Key => self.key.is_some(),
+            Agent::Link => self.link.is_some() && self.link_ready.get(),
+            Agent::Broker => self.broker.is_some(),
+        }
     }
 
     /// The link agent's channel, ready or not.

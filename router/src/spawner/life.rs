@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use memory_budget::Permit;
 use memory_ipc::packets::{
     SpawnerToBroker, SpawnerToKeyAgent, SpawnerToLinkAgent, SpawnerToWorker, WorkerToSpawner,
 };
@@ -14,6 +15,7 @@ use memory_wire::ids::ConnectionId;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::account::Account;
 use super::events::{EventLog, log_end};
 use super::pool::WorkerNumber;
 use super::process::{Reaped, WorkerProcess, WorkerSign};
@@ -42,15 +44,16 @@ pub(crate) struct Job {
 /// Where an idle worker takes its connection from. Dropped, it tells the worker to end.
 pub(crate) type Handle = oneshot::Sender<Job>;
 
-/// Lives through one worker, from the start of its process on.
+/// Lives through one worker, from the start of its process on; `starting` is its place among those that start.
 pub(super) async fn live(
     spawner: Rc<Spawner>,
     number: WorkerNumber,
     process: WorkerProcess,
     settings: Rc<Settings>,
+    starting: Permit,
 ) {
     let begun = start(&process, &settings).await;
-    spawner.pool.borrow_mut().started();
+    drop(starting);
     spawner.note_start(begun.is_ok());
     if let Err(reason) = begun {
         let pid = process.pid();
@@ -220,7 +223,12 @@ fn begin(agents: &Agents, process: &WorkerProcess, job: &Job) -> Result<(), Begi
 
 /// Follows a worker while it serves its connection, until it is reaped. `unauthenticated` is how long it lets a connection
 /// be unauthenticated.
-async fn serve(spawner: &Spawner, mut process: WorkerProcess, job: Job, unauthenticated: Duration) {
+pub(super) async fn serve(
+    spawner: &Spawner,
+    mut process: WorkerProcess,
+    job: Job,
+    unauthenticated: Duration,
+) {
     let Job {
         connection,
         peer,
@@ -231,7 +239,9 @@ async fn serve(spawner: &Spawner, mut process: WorkerProcess, job: Job, unauthen
     // The worker has its own copy; while this one is open the client would not see the worker close.
     drop(socket);
     let started = Instant::now();
+    let serving = spawner.tally.serving.adopt(1);
     let mut events = EventLog::new(connection, peer);
+    let mut account = Account::new(&spawner.tally, started.into_std());
     let mut finish = None;
     let mut kill = None;
     // When it is killed, and why; and until when it has to have authenticated.
@@ -244,7 +254,18 @@ async fn serve(spawner: &Spawner, mut process: WorkerProcess, job: Job, unauthen
         tokio::select! {
             sign = process.sign() => match sign {
                 WorkerSign::Packet(WorkerToSpawner::Event { level, reason, detail, bytes_in, bytes_out }) => {
-                    events.note(level, Reason::from_code(reason), &detail, bytes_in, bytes_out);
+                    if !events.note(level, Reason::from_code(reason), &detail, bytes_in, bytes_out) {
+                        kill = Some(Kill::Violation);
+                    }
+                }
+                WorkerSign::Packet(WorkerToSpawner::Report { report }) if finish.is_none() => {
+                    match account.take(&report, std::time::Instant::now()) {
+                        Ok(()) => events.carried(account.bytes()),
+                        Err(breach) => {
+                            events.violation(&breach);
+                            kill = Some(Kill::Violation);
+                        }
+                    }
                 }
                 WorkerSign::Packet(WorkerToSpawner::Finished { outcome, reason }) if finish.is_none() => {
                     finish = Some(Finish { outcome, reason: Reason::from_code(reason) });
@@ -286,12 +307,18 @@ async fn serve(spawner: &Spawner, mut process: WorkerProcess, job: Job, unauthen
         }
     }
 
+    drop(serving);
+    let _ending = spawner.tally.ending.adopt(1);
+    if kill == Some(Kill::Violation) {
+        spawner.tally.breaches.add(1);
+    }
     let reaped: Reaped = match kill {
         Some(_) => process.kill().await,
         None => process.reap().await,
     };
     let verdict = Verdict::of(finish, kill, &reaped);
     log_end(&events, verdict, &reaped, started.elapsed());
+    spawner.tally.end(verdict);
     spawner.end(connection, verdict.outcome);
 }
 

@@ -4,6 +4,7 @@
 //! that the listener hands over holds a place in the [`registry`] until its worker is reaped. When this process ends, every
 //! worker sees its channel end and ends too.
 
+mod account;
 mod agents;
 mod events;
 mod life;
@@ -11,7 +12,10 @@ mod pool;
 mod process;
 mod registry;
 mod rewire;
+mod scarcity;
 mod settings;
+mod show;
+mod tally;
 mod verdict;
 
 use std::cell::{Cell, RefCell};
@@ -27,7 +31,6 @@ use memory_ipc::packets::{ListenerToSpawner, SpawnerToListener};
 use memory_ipc::{Channel, ChannelError, NamedListener, WorkerOutcome};
 use memory_wire::Reason;
 use memory_wire::ids::ConnectionId;
-use rustix::io::Errno;
 use rustix::process::geteuid;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinHandle, spawn_local, yield_now};
@@ -45,7 +48,9 @@ use life::{Handle, Job};
 use pool::{Pool, WorkerNumber};
 use process::WorkerProcess;
 use registry::{Order, Registry};
+use scarcity::{DESCRIPTOR_SETTING, scarcity};
 use settings::Settings;
+use tally::Tally;
 
 /// Workers that may be starting at once.
 const MAX_STARTING: usize = 16;
@@ -56,9 +61,6 @@ const LONGEST_START_PAUSE: Duration = Duration::from_secs(5);
 
 /// Pause after the system could not accept a connection on the named socket.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-
-/// What to raise when this process is out of descriptors.
-const DESCRIPTOR_SETTING: &str = "RLIMIT_NOFILE (LimitNOFILE= of the unit)";
 
 /// How often connections that wait for a worker are looked at.
 const EXPIRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -80,6 +82,7 @@ pub(crate) async fn run(mut changes: Changes) -> Result<(), Failure> {
     spawn_local(Rc::clone(&spawner).expire_waiting());
     spawn_local(Rc::clone(&spawner).accept_listeners(socket));
     spawn_local(Rc::clone(&spawner).follow_config(changes));
+    spawn_local(show::show(Rc::clone(&spawner)));
 
     signals.next().await;
     spawner.stop(&mut signals).await;
@@ -104,13 +107,13 @@ pub(crate) struct Spawner {
     wanted: Notify,
     /// Woken when a connection has gone.
     gone: Notify,
-    started_workers: Cell<u64>,
     start_backoff: RefCell<Backoff>,
     /// Workers failed to start: none is started before then.
     start_after: Cell<Option<Instant>>,
     start_failures: RefCell<Throttle>,
     /// Refused connections, by reason: one does not hide another.
     refusals: RefCell<HashMap<Reason, Throttle>>,
+    tally: Rc<Tally>,
 }
 
 impl Spawner {
@@ -125,11 +128,11 @@ impl Spawner {
             stopping: Cell::new(false),
             wanted: Notify::new(),
             gone: Notify::new(),
-            started_workers: Cell::new(0),
             start_backoff: RefCell::new(Backoff::new(FIRST_START_PAUSE, LONGEST_START_PAUSE)),
             start_after: Cell::new(None),
             start_failures: RefCell::default(),
             refusals: RefCell::default(),
+            tally: Rc::default(),
             config: RefCell::new(config),
         }
     }
@@ -144,9 +147,7 @@ impl Spawner {
         while changes.changed().await.is_ok() {
             let config = Arc::clone(&changes.borrow_and_update());
             self.config.replace(Arc::clone(&config));
-            self.registry
-                .borrow_mut()
-                .set_max(config.limits.max_workers);
+            self.registry.borrow().set_max(config.limits.max_workers);
             self.pool.borrow_mut().keep(keep_idle(&config));
             let present = self.settings.borrow().clone();
             match present.map(|present| present.configured(&config)) {
@@ -366,6 +367,7 @@ impl Spawner {
             connection,
             reason: reason.code(),
         });
+        self.tally.refused.add(reason, 1);
         let mut refusals = self.refusals.borrow_mut();
         let throttle = refusals.entry(reason).or_default();
         if let Some(count) = throttle.note(Instant::now()) {
@@ -429,17 +431,15 @@ impl Spawner {
     }
 
     fn start_worker(self: &Rc<Self>, settings: Rc<Settings>) {
+        let Some(starting) = self.pool.borrow().start() else {
+            return;
+        };
         match WorkerProcess::start() {
             Ok(process) => {
-                let number = self.started_workers.get().saturating_add(1);
-                self.started_workers.set(number);
-                self.pool.borrow_mut().start();
-                spawn_local(life::live(
-                    Rc::clone(self),
-                    WorkerNumber(number),
-                    process,
-                    settings,
-                ));
+                self.tally.started.add(1);
+                let number = WorkerNumber(self.tally.started.get());
+                let life = life::live(Rc::clone(self), number, process, settings, starting);
+                spawn_local(life);
             }
             Err(error) => {
                 self.note_start(false);
@@ -454,6 +454,9 @@ impl Spawner {
     fn note_start(&self, started: bool) {
         let now = Instant::now();
         let pausing = self.start_after.get().is_some_and(|until| now < until);
+        if !started {
+            self.tally.start_failures.add(1);
+        }
         if !started && !pausing {
             let pause = self.start_backoff.borrow_mut().pause();
             self.start_after.set(Some(now + pause));
@@ -523,29 +526,13 @@ fn keep_idle(config: &RouterConfig) -> usize {
     usize::try_from(keep_idle).unwrap_or(MAX_STARTING)
 }
 
-/// What this process has run out of, if that is why something failed, and the setting that gives it more.
-fn scarcity(error: &ChannelError) -> Option<(Reason, &'static str)> {
-    let system =
-        std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
-    let errno = system
-        .and_then(std::io::Error::raw_os_error)
-        .map(Errno::from_raw_os_error);
-    match errno? {
-        Errno::AGAIN => Some((
-            Reason::ProcessLimit,
-            "RLIMIT_NPROC or pids.max (TasksMax= of the unit)",
-        )),
-        Errno::MFILE | Errno::NFILE => Some((Reason::DescriptorLimit, DESCRIPTOR_SETTING)),
-        Errno::NOMEM => Some((Reason::Internal, "memory (MemoryMax= of the unit)")),
-        _ => None,
-    }
-}
-
+#[cfg(test)]
+mod life_tests;
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn spawner() -> Spawner {
+    pub(super) fn spawner() -> Spawner {
         let text = "version = 1\nlisten = [\"127.0.0.1:8443\"]\nhost = \"router.test\"\norigins = []\n\
              directory = \"directory.json\"\npublic_certificate = \"chain.pem\"\ntls_key = \"key.pem\"\nrouter_seed = \"seed\"\n";
         let config = RouterConfig::parse(text, std::path::Path::new("/nowhere/router.toml"));

@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use memory_budget::{Budget, Limit, Permit};
+
 /// Names a worker process for as long as the spawner lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct WorkerNumber(pub(crate) u64);
@@ -17,9 +19,12 @@ pub(crate) struct Pool<H, J> {
     keep_idle: usize,
     /// Workers that may be starting at once: more would only slow each other down.
     max_starting: usize,
-    starting: usize,
-    idle: VecDeque<(WorkerNumber, H)>,
-    waiting: VecDeque<(Instant, J)>,
+    starting: Budget,
+    /// Idle workers: no bound, since those may be more than are to be kept that were started for connections which did not wait.
+    idle_places: Budget,
+    idle: VecDeque<(WorkerNumber, H, Permit)>,
+    waiting_places: Budget,
+    waiting: VecDeque<(Instant, J, Permit)>,
 }
 
 impl<H, J> Pool<H, J> {
@@ -27,10 +32,18 @@ impl<H, J> Pool<H, J> {
         Self {
             keep_idle,
             max_starting,
-            starting: 0,
+            starting: Budget::new("workers_starting", Limit::At(max_starting as u64)),
+            idle_places: Budget::new("workers_idle", Limit::Unlimited),
             idle: VecDeque::new(),
+            // Each has a place of its own in the registry.
+            waiting_places: Budget::new("connections_waiting", Limit::Unlimited),
             waiting: VecDeque::new(),
         }
+    }
+
+    /// Workers that start, workers that are idle, connections that wait.
+    pub(crate) fn budgets(&self) -> [&Budget; 3] {
+        [&self.starting, &self.idle_places, &self.waiting_places]
     }
 
     /// Keeps another number of idle workers from now on. Those that are too many are taken out, to be ended.
@@ -42,28 +55,25 @@ impl<H, J> Pool<H, J> {
     /// How many workers to start now.
     pub(crate) fn missing(&self) -> usize {
         let wanted = self.keep_idle.saturating_add(self.waiting.len());
-        let have = self.idle.len().saturating_add(self.starting);
+        let starting = usize::try_from(self.starting.current()).unwrap_or(usize::MAX);
+        let have = self.idle.len().saturating_add(starting);
         wanted
             .saturating_sub(have)
-            .min(self.max_starting.saturating_sub(self.starting))
+            .min(self.max_starting.saturating_sub(starting))
     }
 
-    /// A worker is being started.
-    pub(crate) fn start(&mut self) {
-        self.starting = self.starting.saturating_add(1);
-    }
-
-    /// A worker that was being started is ready or has failed.
-    pub(crate) fn started(&mut self) {
-        self.starting = self.starting.saturating_sub(1);
+    /// A worker is being started, until the permit is dropped. `None` when as many are as may be.
+    pub(crate) fn start(&self) -> Option<Permit> {
+        self.starting.reserve(1).ok()
     }
 
     /// A connection needs a worker, since `now`. The pair to bring together, if a worker is idle.
     pub(crate) fn submit(&mut self, job: J, now: Instant) -> Option<(H, J)> {
         match self.idle.pop_front() {
-            Some((_, handle)) => Some((handle, job)),
+            Some((_, handle, _)) => Some((handle, job)),
             None => {
-                self.waiting.push_back((now, job));
+                let place = self.waiting_places.adopt(1);
+                self.waiting.push_back((now, job, place));
                 None
             }
         }
@@ -72,9 +82,10 @@ impl<H, J> Pool<H, J> {
     /// A worker is idle. The pair to bring together, if a connection waits.
     pub(crate) fn offer(&mut self, number: WorkerNumber, handle: H) -> Option<(H, J)> {
         match self.waiting.pop_front() {
-            Some((_, job)) => Some((handle, job)),
+            Some((_, job, _)) => Some((handle, job)),
             None => {
-                self.idle.push_back((number, handle));
+                let place = self.idle_places.adopt(1);
+                self.idle.push_back((number, handle, place));
                 None
             }
         }
@@ -82,7 +93,7 @@ impl<H, J> Pool<H, J> {
 
     /// An idle worker is gone. Nothing happens when it was not idle.
     pub(crate) fn withdraw(&mut self, number: WorkerNumber) {
-        self.idle.retain(|(idle, _)| *idle != number);
+        self.idle.retain(|(idle, ..)| *idle != number);
     }
 
     /// Takes all idle workers out, to be ended.
@@ -97,14 +108,14 @@ impl<H, J> Pool<H, J> {
         let late = self
             .waiting
             .iter()
-            .take_while(|(since, _)| *since <= limit)
+            .take_while(|(since, ..)| *since <= limit)
             .count();
-        self.waiting.drain(..late).map(|(_, job)| job).collect()
+        self.waiting.drain(..late).map(|(_, job, _)| job).collect()
     }
 
     /// Takes every waiting connection out.
     pub(crate) fn dismiss(&mut self) -> Vec<J> {
-        self.waiting.drain(..).map(|(_, job)| job).collect()
+        self.waiting.drain(..).map(|(_, job, _)| job).collect()
     }
 }
 
@@ -123,22 +134,24 @@ mod tests {
         let now = Instant::now();
         let mut pool = pool(3, 2);
         assert_eq!(pool.missing(), 2);
-        pool.start();
+        let first = pool.start().unwrap();
         assert_eq!(pool.missing(), 1);
-        pool.start();
+        let second = pool.start().unwrap();
         assert_eq!(pool.missing(), 0);
-        pool.started();
+        assert!(pool.start().is_none());
+        drop(first);
         assert!(pool.offer(WorkerNumber(1), "a").is_none());
         assert_eq!(pool.missing(), 1);
-        pool.started();
+        drop(second);
         assert!(pool.offer(WorkerNumber(2), "b").is_none());
-        pool.start();
-        pool.started();
+        drop(pool.start().unwrap());
         assert!(pool.offer(WorkerNumber(3), "c").is_none());
         assert_eq!(pool.missing(), 0);
         // One is taken: one to replace it.
         assert_eq!(pool.submit(7, now), Some(("a", 7)));
         assert_eq!(pool.missing(), 1);
+        let used = pool.budgets().map(Budget::current);
+        assert_eq!(used, [0, 2, 0]);
     }
 
     #[test]

@@ -147,3 +147,25 @@ impl Reaped {
         !self.killed && self.status.as_ref().is_ok_and(ExitStatus::success)
     }
 }
+
+#[cfg(test)]
+impl WorkerProcess {
+    /// A process that is not a worker, its standard output, and the worker's end of its channel.
+    pub(super) fn stand_in() -> (Self, tokio::process::ChildStdout, std::os::fd::OwnedFd) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        // It ends with its standard input, which waiting for it closes.
+        let mut child = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let output = child.stdout.take().unwrap();
+        let process = Self {
+            pid: child.id(),
+            child,
+            channel: Channel::from_fd(ours).unwrap(),
+        };
+        (process, output, theirs)
+    }
+}

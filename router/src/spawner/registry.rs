@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use memory_budget::{Budget, Limit, Permit};
 use memory_wire::Reason;
 use memory_wire::ids::ConnectionId;
 use tokio::sync::{mpsc, watch};
@@ -37,19 +38,20 @@ struct Entry {
     order: watch::Sender<Order>,
     /// Where its worker's end of a channel to another broker goes; there once a worker serves it.
     brokers: Option<mpsc::UnboundedSender<OwnedFd>>,
+    _place: Permit,
 }
 
 /// Counts connections, and carries orders to their workers.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    max: u64,
+    places: Budget,
     entries: HashMap<ConnectionId, Entry>,
 }
 
 impl Registry {
     pub(crate) fn new(max: u64) -> Self {
         Self {
-            max,
+            places: Budget::new("max_workers", Limit::At(max)),
             entries: HashMap::new(),
         }
     }
@@ -65,9 +67,7 @@ impl Registry {
         if self.entries.contains_key(&connection) {
             return Err(Reason::ChannelProtocol);
         }
-        if u64::try_from(self.entries.len()).unwrap_or(u64::MAX) >= self.max {
-            return Err(Reason::Capacity);
-        }
+        let place = self.places.reserve(1).map_err(|_| Reason::Capacity)?;
         let (order, orders) = watch::channel(Order::Serve);
         self.entries.insert(
             connection,
@@ -75,6 +75,7 @@ impl Registry {
                 authenticated: false,
                 order,
                 brokers: None,
+                _place: place,
             },
         );
         Ok(orders)
@@ -98,8 +99,13 @@ impl Registry {
     }
 
     /// Bounds the connections differently from now on. Those that are there stay; while they are `max` or more, none is admitted.
-    pub(crate) fn set_max(&mut self, max: u64) {
-        self.max = max;
+    pub(crate) fn set_max(&self, max: u64) {
+        self.places.set_limit(Limit::At(max));
+    }
+
+    /// The places.
+    pub(crate) fn places(&self) -> &Budget {
+        &self.places
     }
 
     /// Notes that a worker serves a connection, and takes its ends of channels to further brokers from the receiver.

@@ -35,6 +35,7 @@ mod routing;
 mod slow;
 mod start;
 mod statements;
+mod tenants;
 mod upstream;
 mod vanished;
 
@@ -81,6 +82,7 @@ pub const ALL: &[Gate] = gates![
     "4-release" => leases::release,
     "5-expiry" => leases::expiry,
     "6-limits" => quotas::limits,
+    "6-tenant-cap" => tenants::dedicated_sockets,
     "7-twelve-spaces" => quotas::twelve_spaces,
     "8-creation" => creation::by_its_own_key,
     "9-dedicated" => creation::dedicated_sockets,

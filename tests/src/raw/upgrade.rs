@@ -45,6 +45,26 @@ impl UpgradeAnswer {
         Some(value)
     }
 
+    /// The body of a refusal, as its Content-Length bounds it.
+    ///
+    /// # Errors
+    /// When it does not come, or is no text.
+    pub async fn body(mut self) -> Result<String, GateError> {
+        let step = "the body of a refusal";
+        let len = self
+            .field("content-length")
+            .and_then(|len| len.parse().ok());
+        let len: usize = len.during(step)?;
+        while self.leftover.len() < len.min(MAX_HEAD_LEN) {
+            let read = self.stream.read_buf(&mut self.leftover);
+            if soon(step, read).await?.during(step)? == 0 {
+                break;
+            }
+        }
+        same("the length of the body", self.leftover.len(), len)?;
+        String::from_utf8(self.leftover).during(step)
+    }
+
     /// The WebSocket, where the upgrade was granted.
     ///
     /// # Errors

@@ -1,22 +1,13 @@
 //! Tests of the bounds, compiled under `#[cfg(test)]` alone.
 
-use super::*;
+use memory_budget::Limit;
 
-fn bucket(rate: u64, burst: u64) -> Pace {
-    let cost = 1_000_000_000 / rate;
-    Pace {
-        bucket: Some(Bucket {
-            cost,
-            most: cost * burst,
-            saved: cost * burst,
-            at: Instant::now(),
-        }),
-    }
-}
+use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_burst_passes_and_then_one_message_comes_at_a_time() {
-    let mut pace = bucket(10, 3);
+    let messages = Budget::new("messages", Limit::At(3));
+    let mut pace = Pace::new(Some(10), &messages);
     for _ in 0..3 {
         assert_eq!(pace.wait(), None);
         pace.take();
@@ -32,11 +23,16 @@ async fn a_burst_passes_and_then_one_message_comes_at_a_time() {
         pace.take();
     }
     assert!(pace.wait().is_some());
+    let counted = messages.snapshot();
+    assert_eq!((counted.current, counted.peak, counted.refused), (3, 3, 3));
+    drop(pace);
+    assert_eq!(messages.current(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_a_rate_nothing_waits() {
-    let mut pace = Pace { bucket: None };
+    let messages = Budget::new("messages", Limit::Unlimited);
+    let mut pace = Pace::new(None, &messages);
     pace.take();
-    assert_eq!(pace.wait(), None);
+    assert_eq!((pace.wait(), messages.current()), (None, 0));
 }

@@ -6,7 +6,9 @@ use std::net::TcpStream as StdTcpStream;
 use std::time::Duration;
 
 use memory_config::Identity;
+use memory_transport::upgrade::ConnectError;
 use memory_transport::{Incoming, ReadLimits, Target, WsReader, WsWriter, tls, upgrade};
+use memory_wire::Did;
 use memory_wire::base64url;
 use memory_wire::credit::decode_upload_credit;
 use memory_wire::frame::Opcode;
@@ -37,33 +39,39 @@ pub(crate) struct Client {
     pub(crate) writer: WsWriter<WriteHalf<TlsStream<TcpStream>>>,
     /// Credit at hand; only where a test pays.
     credit: usize,
+    /// Whether everything is sent in records.
+    is_credited: bool,
     /// Pings that were answered.
     pub(crate) pings: u32,
 }
 
 impl Client {
-    pub(crate) async fn connect(stream: StdTcpStream, certificate: &[u8]) -> Self {
+    pub(crate) async fn connect(
+        stream: StdTcpStream,
+        certificate: &[u8],
+        space: Option<Did>,
+    ) -> Result<Self, ConnectError> {
         stream.set_nonblocking(true).unwrap();
         let stream = TcpStream::from_std(stream).unwrap();
         let pins = vec![CertificateDer::from(certificate.to_vec())];
         let config = tls::pinned_client_config(pins).unwrap();
         let deadline = Instant::now() + PATIENCE;
         let stream = tls::connect(stream, config, HOST, deadline).await.unwrap();
+        let query = space.map_or(String::new(), |space| format!("?space={space}"));
         let target = Target {
             host: HOST,
-            path: "/api/storage/memory",
+            path: &format!("/api/storage/memory{query}"),
             origin: None,
         };
         let limits = ReadLimits::new(9 << 20);
-        let socket = upgrade::connect(stream, target, limits, deadline)
-            .await
-            .unwrap();
-        Self {
+        let socket = upgrade::connect(stream, target, limits, deadline).await?;
+        Ok(Self {
             reader: socket.reader,
             writer: socket.writer,
             credit: 200_000,
+            is_credited: false,
             pings: 0,
-        }
+        })
     }
 
     /// A message as text.
@@ -71,6 +79,15 @@ impl Client {
         let text = format!("fvj1:{message}");
         // A worker that has ended is what some tests wait for.
         let _ = self.writer.send_slice(Opcode::Text, text.as_bytes()).await;
+    }
+
+    /// A message in the framing that was selected.
+    pub(crate) async fn tell(&mut self, message: &Value) {
+        if self.is_credited {
+            self.stream(message).await;
+        } else {
+            self.say(message).await;
+        }
     }
 
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
@@ -102,6 +119,19 @@ impl Client {
         }
         self.header(text.len(), &route).await;
         for chunk in text.as_bytes().chunks(MAX_CHUNK_LEN) {
+            self.chunk(chunk).await;
+        }
+        self.complete().await;
+    }
+
+    /// A large request in records, as far as credit covers them. Nothing but credit may come meanwhile.
+    pub(crate) async fn bulk(&mut self, message: &Value) {
+        let text = format!("fvj1:{message}");
+        let route = json!({"type": message["type"], "requestId": message["requestId"],
+            "space": message["space"], "sessionId": message["sessionId"]});
+        self.header(text.len(), &route).await;
+        for chunk in text.as_bytes().chunks(MAX_CHUNK_LEN) {
+            self.pay(chunk.len() + 5).await;
             self.chunk(chunk).await;
         }
         self.complete().await;
@@ -196,18 +226,14 @@ impl Client {
             json!({"type": "router.transport", "version": 1})
         })
         .await;
+        self.is_credited = credits;
     }
 
     /// Hello, selection of the streaming mode and authentication of principal 2.
     pub(crate) async fn enter_streaming(&mut self, credits: bool) {
         let challenge = self.greet().await;
         self.select(credits).await;
-        let auth = auth("auth", &identity(2), challenge);
-        if credits {
-            self.stream(&auth).await;
-        } else {
-            self.say(&auth).await;
-        }
+        self.tell(&auth("auth", &identity(2), challenge)).await;
         assert_eq!(self.message().await["requestId"], "auth");
     }
 
@@ -237,6 +263,11 @@ pub(crate) fn auth(id: &str, who: &Identity, challenge: Challenge) -> Value {
     let signature = who.sign(&input);
     let statement = base64url::encode(&records::attach(input, signature));
     json!({"type": "connection.auth", "requestId": id, "statement": statement})
+}
+
+/// A `connection.challenge`.
+pub(crate) fn ask_challenge(id: &str) -> Value {
+    json!({"type": "connection.challenge", "requestId": id})
 }
 
 /// A `session.open` by principal 2 of the space of identity `space`.

@@ -14,11 +14,11 @@ use memory_wire::stream::MAX_CHUNK_LEN;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::client::{auth, challenge, open, request};
+use super::client::{ask_challenge, auth, challenge, open, request};
 use super::toolshed::answer_body;
-use super::{Client, Got, Stage, Toolshed, identity, play, settings};
+use super::{Client, Got, Stage, identity, play, settings};
 
-fn denial(id: &str, retriable: bool) -> Value {
+pub(super) fn denial(id: &str, retriable: bool) -> Value {
     let mut error =
         json!({"name": "AuthorizationError", "message": "Routed memory request denied"});
     if retriable {
@@ -27,28 +27,14 @@ fn denial(id: &str, retriable: bool) -> Value {
     json!({"type": "response", "requestId": id, "error": error})
 }
 
-/// A client with a session of `space`, opened by the request `o`.
-async fn with_session(stage: &mut Stage, client: &mut Client, space: u8) -> Toolshed {
-    client.say(&open("o", space)).await;
-    let mut toolshed = stage.toolshed().await;
-    toolshed.serve().await.unwrap();
-    assert_eq!(client.message().await["ok"]["sessionId"], "s-o");
-    toolshed
-}
-
 #[test]
 fn one_request_at_a_time_still_streams_its_body() {
     play(|| async {
         let mut limits = settings();
         limits.max_requests_per_connection = 1;
         limits.admission_ms = 2000;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter_streaming(true).await;
-        client.stream(&open("o", 5)).await;
-        let mut toolshed = stage.toolshed().await;
-        toolshed.serve().await.unwrap();
-        client.message().await;
+        let (mut stage, mut client) = Stage::streaming(limits, true).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         let mut message = request("transact", "r", 5, "o");
         message["x"] = json!("x".repeat(3 * MAX_CHUNK_LEN));
         client.stream(&message).await;
@@ -63,9 +49,7 @@ fn a_full_request_table_does_not_keep_the_signature_out_that_opens_wait_for() {
         let mut limits = settings();
         limits.max_requests_per_connection = 1;
         limits.admission_ms = 1000;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
+        let (mut stage, mut client) = Stage::entered(limits).await;
         let who = identity(2);
         stage.plan.renew.borrow_mut().insert(who.did());
         client.say(&open("o", 5)).await;
@@ -84,10 +68,8 @@ fn an_open_behind_a_slow_upload_is_refused_alone() {
     play(|| async {
         let mut limits = settings();
         limits.admission_ms = 300;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter_streaming(false).await;
-        let mut toolshed = with_session(&mut stage, &mut client, 5).await;
+        let (mut stage, mut client) = Stage::streaming(limits, false).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         let gate = Rc::new(Notify::new());
         *stage.plan.gate.borrow_mut() = Some(Rc::clone(&gate));
         client.say(&open("late", 5)).await;
@@ -111,10 +93,8 @@ fn an_open_without_request_credit_is_refused_alone_and_spends_none() {
     play(|| async {
         let mut limits = settings();
         limits.admission_ms = 300;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
-        let mut toolshed = with_session(&mut stage, &mut client, 5).await;
+        let (mut stage, mut client) = Stage::entered(limits).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         let mut message = request("transact", "r", 5, "o");
         let padding = REQUEST_WINDOW as usize - format!("fvj1:{message}").len() - 8;
         message["x"] = json!("x".repeat(padding));
@@ -135,10 +115,8 @@ fn an_open_without_request_credit_is_refused_alone_and_spends_none() {
 #[test]
 fn a_drain_delivers_what_is_in_flight_before_it_closes() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
-        let mut toolshed = with_session(&mut stage, &mut client, 5).await;
+        let (mut stage, mut client) = Stage::entered(settings()).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         client.say(&request("query", "r", 5, "o")).await;
         toolshed.request().await.unwrap();
         stage.drain().await;
@@ -155,10 +133,8 @@ fn a_drain_ends_by_itself_before_the_spawner_ends_it() {
     play(|| async {
         let mut limits = settings();
         limits.drain_ms = 400;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
-        let mut toolshed = with_session(&mut stage, &mut client, 5).await;
+        let (mut stage, mut client) = Stage::entered(limits).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         client.say(&request("query", "r", 5, "o")).await;
         toolshed.request().await.unwrap();
         stage.drain().await;
@@ -169,9 +145,7 @@ fn a_drain_ends_by_itself_before_the_spawner_ends_it() {
 #[test]
 fn a_drain_refuses_opens_that_wait_for_a_signature() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
+        let (stage, mut client) = Stage::entered(settings()).await;
         stage.plan.renew.borrow_mut().insert(identity(2).did());
         client.say(&open("o", 5)).await;
         assert_eq!(client.message().await["type"], "connection/challenge");
@@ -184,10 +158,8 @@ fn a_drain_refuses_opens_that_wait_for_a_signature() {
 #[test]
 fn requests_pass_a_watch_mutation_as_soon_as_its_answer_begins() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
-        let mut toolshed = with_session(&mut stage, &mut client, 5).await;
+        let (mut stage, mut client) = Stage::entered(settings()).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         let mut watch = request("session.watch.set", "w", 5, "o");
         watch["watches"] = json!([{"id": "a"}]);
         client.say(&watch).await;
@@ -210,13 +182,8 @@ fn an_upload_has_more_time_while_its_credit_cannot_be_sent() {
     play(|| async {
         let mut limits = settings();
         limits.upload_ms = 250;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter_streaming(true).await;
-        client.stream(&open("o", 5)).await;
-        let mut toolshed = stage.toolshed().await;
-        toolshed.serve().await.unwrap();
-        client.message().await;
+        let (mut stage, mut client) = Stage::streaming(limits, true).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         client.stream(&request("query", "r", 5, "o")).await;
         toolshed.request().await.unwrap();
         // An answer that stalls in its middle owns the public output; credit cannot pass it.
@@ -254,15 +221,8 @@ fn an_upload_that_stops_moving_ends_the_connection() {
     play(|| async {
         let mut limits = settings();
         limits.upload_ms = 200;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter_streaming(true).await;
-        client
-            .header(
-                100,
-                &json!({"type": "connection.challenge", "requestId": "c"}),
-            )
-            .await;
+        let (_stage, mut client) = Stage::streaming(limits, true).await;
+        client.header(100, &ask_challenge("c")).await;
         assert_eq!(client.closing().await, (1008, "upload-timeout".to_owned()));
     });
 }
@@ -273,9 +233,7 @@ fn a_client_in_the_middle_of_a_slow_message_is_not_silent() {
         let mut limits = settings();
         limits.ping_interval_ms = 200;
         limits.ping_timeout_ms = 200;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
+        let (_stage, mut client) = Stage::entered(limits).await;
         let text = format!(
             "fvj1:{}",
             json!({"type": "connection.challenge", "requestId": "c", "x": "x".repeat(200)})
@@ -304,9 +262,7 @@ fn a_silent_client_is_pinged_and_let_go() {
         let mut limits = settings();
         limits.ping_interval_ms = 100;
         limits.ping_timeout_ms = 100;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
+        let (mut stage, mut client) = Stage::entered(limits).await;
         while client.pings < 3 {
             tokio::select! {
                 got = client.hear() => panic!("{got:?}"),
@@ -320,9 +276,7 @@ fn a_silent_client_is_pinged_and_let_go() {
 #[test]
 fn what_is_longer_than_a_record_is_refused_at_its_header_once_uploads_are_credited() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter_streaming(true).await;
+        let (_stage, mut client) = Stage::streaming(settings(), true).await;
         client.send(&vec![0; 4 * MAX_CHUNK_LEN]).await;
         assert_eq!(
             client.closing().await,
@@ -334,9 +288,7 @@ fn what_is_longer_than_a_record_is_refused_at_its_header_once_uploads_are_credit
 #[test]
 fn the_close_frame_outlives_the_message_that_was_too_large() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
+        let (_stage, mut client) = Stage::entered(settings()).await;
         let Client { reader, writer, .. } = &mut client;
         let message = vec![b'x'; 9 << 20];
         let (_, heard) = tokio::join!(writer.send_slice(Opcode::Text, &message), reader.next());
@@ -354,9 +306,7 @@ fn the_close_frame_outlives_the_message_that_was_too_large() {
 #[test]
 fn opens_of_many_megabytes_are_not_all_kept() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
+        let (mut stage, mut client) = Stage::entered(settings()).await;
         let gate = Rc::new(Notify::new());
         *stage.plan.gate.borrow_mut() = Some(Rc::clone(&gate));
         for id in ["a", "b", "c"] {
@@ -381,9 +331,7 @@ fn opens_of_many_megabytes_are_not_all_kept() {
 #[test]
 fn an_open_that_expands_past_the_request_window_is_refused_for_good() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter_streaming(false).await;
+        let (_stage, mut client) = Stage::streaming(settings(), false).await;
         let mut open = open("o", 5);
         let mut noise = String::new();
         let mut state = 1_u32;
@@ -414,9 +362,7 @@ fn the_transport_may_be_selected_until_the_first_signature() {
         let mut stage = Stage::start(settings()).await;
         let mut client = stage.connect().await;
         let challenge = client.greet().await;
-        client
-            .say(&json!({"type": "connection.challenge", "requestId": "c"}))
-            .await;
+        client.say(&ask_challenge("c")).await;
         client
             .say(&json!({"type": "memory.compression", "requestId": "m", "enabled": true}))
             .await;
@@ -435,7 +381,7 @@ fn a_lost_data_socket_without_sessions_refuses_opens_and_disturbs_nobody() {
         stage.plan.places.borrow_mut().insert(identity(6).did(), 1);
         let mut client = stage.connect().await;
         client.enter().await;
-        let mut first = with_session(&mut stage, &mut client, 5).await;
+        let mut first = stage.session(&mut client, 5).await;
         client.say(&open("p", 6)).await;
         let mut second = stage.toolshed().await;
         assert_eq!(second.index, 1);
@@ -446,7 +392,7 @@ fn a_lost_data_socket_without_sessions_refuses_opens_and_disturbs_nobody() {
         client.message().await;
         drop(second);
         // By the time that the link agent has answered, the worker has seen the socket end.
-        let round = json!({"type": "connection.challenge", "requestId": "round"});
+        let round = ask_challenge("round");
         client.say(&round).await;
         client.message().await;
         client.say(&open("q", 6)).await;
@@ -460,10 +406,8 @@ fn a_lost_data_socket_without_sessions_refuses_opens_and_disturbs_nobody() {
 #[test]
 fn a_lost_link_ends_the_connections_that_need_it_alone() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
-        let mut toolshed = with_session(&mut stage, &mut client, 5).await;
+        let (mut stage, mut client) = Stage::entered(settings()).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         stage.lose_link(1).await;
         client.say(&request("query", "r", 5, "o")).await;
         toolshed.serve().await.unwrap();
@@ -501,23 +445,19 @@ fn thirty_two_opens_at_once_pass_a_dead_toolshed() {
 #[test]
 fn a_data_socket_that_fails_before_its_binding_is_taken_back() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
+        let (mut stage, mut client) = Stage::entered(settings()).await;
         stage.plan.refuse_binding.set(true);
         client.say(&open("a", 5)).await;
         assert_eq!(client.message().await, denial("a", true));
         assert_eq!(stage.plan.rollbacks.get(), 1);
-        with_session(&mut stage, &mut client, 5).await;
+        stage.session(&mut client, 5).await;
     });
 }
 
 #[test]
 fn credit_returns_exactly_what_was_sent_also_for_refused_bodies() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter_streaming(true).await;
+        let (_stage, mut client) = Stage::streaming(settings(), true).await;
         let before = client.writer.sent();
         let mut frames = 0;
         for id in ["a", "b", "c"] {
@@ -547,10 +487,8 @@ fn credit_returns_exactly_what_was_sent_also_for_refused_bodies() {
 #[test]
 fn a_toolshed_that_answers_what_nobody_asked_ends_the_connection() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
-        let mut toolshed = with_session(&mut stage, &mut client, 5).await;
+        let (mut stage, mut client) = Stage::entered(settings()).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         toolshed.answer("o", Some("s-x"), 0).await;
         assert_eq!(
             client.closing().await,
@@ -562,10 +500,8 @@ fn a_toolshed_that_answers_what_nobody_asked_ends_the_connection() {
 #[test]
 fn an_answer_before_the_whole_request_is_passed_on_and_the_request_completed() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter_streaming(false).await;
-        let mut toolshed = with_session(&mut stage, &mut client, 5).await;
+        let (mut stage, mut client) = Stage::streaming(settings(), false).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         let text = format!("fvj1:{}", request("transact", "r", 5, "o"));
         let route = json!({"type": "transact", "requestId": "r",
             "space": identity(5).did(), "sessionId": "s-o"});
@@ -585,9 +521,7 @@ fn an_answer_before_the_whole_request_is_passed_on_and_the_request_completed() {
 #[test]
 fn an_operators_request_is_denied_for_good_with_or_without_a_session() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
+        let (_stage, mut client) = Stage::entered(settings()).await;
         let kind = "sqlite.register-disk-source";
         client.say(&json!({"type": kind, "requestId": "a"})).await;
         client.say(&request(kind, "b", 5, "nobody")).await;

@@ -2,7 +2,9 @@
 //! plays everybody around it. Compiled under `#[cfg(test)]` alone.
 
 mod client;
+mod dedicated;
 mod faults;
+mod ledger;
 mod pressure;
 mod revocation;
 mod toolshed;
@@ -11,16 +13,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::TcpStream as StdTcpStream;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memory_config::{Identity, WorkerSettings};
 use memory_ipc::packets::{
-    BrokerToWorker, KeyAgentToWorker, LinkAgentToWorker, SpawnerToWorker, WorkerToBroker,
-    WorkerToKeyAgent, WorkerToLinkAgent, WorkerToSpawner,
+    BrokerToWorker, KeyAgentToWorker, LinkAgentToWorker, REPORTED_BUDGETS, Report, SpawnerToWorker,
+    WorkerToBroker, WorkerToKeyAgent, WorkerToLinkAgent, WorkerToSpawner,
 };
 use memory_ipc::{Channel, memfd};
 use memory_transport::tls;
+use memory_transport::upgrade::ConnectError;
 use memory_wire::Did;
 use memory_wire::flags::Flags;
 use memory_wire::ids::{Challenge, ConnectionId, Ticket};
@@ -33,6 +36,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::LocalSet;
 
+use client::open;
 pub(super) use client::{Client, Got};
 pub(super) use toolshed::Toolshed;
 
@@ -76,7 +80,8 @@ pub(super) fn settings() -> WorkerSettings {
         "ping_timeout_ms": 20_000, "upload_ms": 30_000, "upload_min_rate": 16_384,
         "admission_ms": 30_000, "hold_open_ms": 60_000, "control_wait_ms": 5000,
         "control_request_ms": 10_000, "data_handshake_ms": 5000, "tcp_user_ms": 120_000,
-        "drain_ms": 10_000, "upload_window": 262_144, "max_sessions_per_connection": 1200,
+        "drain_ms": 10_000, "upload_window": 262_144, "max_connections_per_space": 1000,
+        "max_sessions_per_connection": 1200,
         "max_spaces_per_connection": 1200, "max_principals_per_connection": 16,
         "max_principal_history": 128, "max_principals_per_challenge": 64,
         "max_requests_per_connection": 1024, "max_messages_per_second": null,
@@ -95,7 +100,8 @@ pub(super) struct Stage {
     spawner: Rc<Channel>,
     /// What the worker told its spawner, `Finished` last.
     pub(super) events: mpsc::UnboundedReceiver<WorkerToSpawner>,
-    link: Rc<Channel>,
+    /// Gone with the link agent.
+    link: Weak<Channel>,
     certificate: Vec<u8>,
     client: Option<StdTcpStream>,
 }
@@ -111,6 +117,14 @@ pub(super) struct Plan {
     pub(super) refuse_binding: Cell<bool>,
     /// Placements wait for it while it is there.
     pub(super) gate: RefCell<Option<Rc<Notify>>>,
+    /// Spaces that a place was asked for.
+    pub(super) dedicated: RefCell<Vec<Did>>,
+    /// Told when it is.
+    pub(super) asked_for_place: Notify,
+    /// The answer waits for it while it is there.
+    pub(super) dedication_gate: RefCell<Option<Rc<Notify>>>,
+    /// What is answered instead of a place; nothing any more when it is that the link agent is lost.
+    pub(super) refuse_place: Cell<Option<Reason>>,
     /// Data sockets that were taken back.
     pub(super) rollbacks: Cell<u32>,
 }
@@ -133,9 +147,10 @@ impl Stage {
         let (keys, workers_keys) = Channel::pair().unwrap();
         let (link, workers_link) = Channel::pair().unwrap();
         let (broker, workers_broker) = Channel::pair().unwrap();
-        let (spawner, link) = (channel(spawner), channel(link));
+        let (spawner, link_agent) = (channel(spawner), channel(link));
+        let link = Rc::downgrade(&link_agent);
         tokio::task::spawn_local(sign(channel(keys), key.clone_key()));
-        tokio::task::spawn_local(serve_link(Rc::clone(&link), Rc::clone(&plan)));
+        tokio::task::spawn_local(serve_link(link_agent, Rc::clone(&plan)));
         let (bound, toolsheds) = mpsc::unbounded_channel();
         let tls = tls::server_config_from_key(
             vec![CertificateDer::from(certificate.clone())],
@@ -207,7 +222,39 @@ impl Stage {
 
     /// The client, upgraded; nothing was said yet.
     pub(super) async fn connect(&mut self) -> Client {
-        Client::connect(self.client.take().unwrap(), &self.certificate).await
+        let connected = Client::connect(self.client.take().unwrap(), &self.certificate, None);
+        connected.await.unwrap()
+    }
+
+    /// A client that asks for a socket of this space alone.
+    pub(super) async fn connect_to(&mut self, space: u8) -> Result<Client, ConnectError> {
+        let space = Some(identity(space).did());
+        Client::connect(self.client.take().unwrap(), &self.certificate, space).await
+    }
+
+    /// With a client that is authenticated and sends whole messages.
+    pub(super) async fn entered(settings: WorkerSettings) -> (Self, Client) {
+        let mut stage = Self::start(settings).await;
+        let mut client = stage.connect().await;
+        client.enter().await;
+        (stage, client)
+    }
+
+    /// With a client that is authenticated and sends records, paid for with credit or not.
+    pub(super) async fn streaming(settings: WorkerSettings, credits: bool) -> (Self, Client) {
+        let mut stage = Self::start(settings).await;
+        let mut client = stage.connect().await;
+        client.enter_streaming(credits).await;
+        (stage, client)
+    }
+
+    /// Gives the client a session of `space`, opened by the request `o`, at a toolshed it had none at.
+    pub(super) async fn session(&mut self, client: &mut Client, space: u8) -> Toolshed {
+        client.tell(&open("o", space)).await;
+        let mut toolshed = self.toolshed().await;
+        toolshed.serve().await.unwrap();
+        assert_eq!(client.message().await["ok"]["sessionId"], "s-o");
+        toolshed
     }
 
     /// The next data socket that the worker sets up.
@@ -222,23 +269,46 @@ impl Stage {
 
     pub(super) async fn lose_link(&self, index: u16) {
         let lost = LinkAgentToWorker::LinkLost { index };
-        self.link.send_packet(&lost, &[]).await.unwrap();
+        self.tell(&lost).await;
     }
 
     /// Tells the worker that an operator revoked a principal.
     pub(super) async fn revoke(&self, principal: Did) {
         let revoked = LinkAgentToWorker::Revoked { principal };
-        self.link.send_packet(&revoked, &[]).await.unwrap();
+        self.tell(&revoked).await;
+    }
+
+    /// What the link agent says unasked.
+    async fn tell(&self, packet: &LinkAgentToWorker) {
+        let link = self.link.upgrade().expect("the link agent is gone");
+        link.send_packet(packet, &[]).await.unwrap();
     }
 
     /// How the connection ended.
     pub(super) async fn ended(&mut self) -> (Reason, String) {
+        let (reason, last, _) = self.end().await;
+        (reason, last)
+    }
+
+    /// How it ended, and what it had carried.
+    pub(super) async fn ended_with_report(&mut self) -> (Reason, Report) {
+        let (reason, _, report) = self.end().await;
+        (reason, report)
+    }
+
+    async fn end(&mut self) -> (Reason, String, Report) {
         let mut last = String::new();
+        let mut last_report = None;
         loop {
             match self.events.recv().await.expect("the worker vanished") {
                 WorkerToSpawner::Event { detail, .. } => last = detail.to_string(),
+                WorkerToSpawner::Report { report } => last_report = Some(report),
                 WorkerToSpawner::Finished { reason, .. } => {
-                    return (Reason::from_code(reason).unwrap(), last);
+                    let report = *last_report.expect("no report");
+                    let held = REPORTED_BUDGETS.iter().zip(&report.budgets);
+                    let held: Vec<_> = held.filter(|(_, budget)| budget.current > 0).collect();
+                    assert!(held.is_empty(), "still held: {held:?}");
+                    return (Reason::from_code(reason).unwrap(), last, report);
                 }
                 WorkerToSpawner::Idle => {}
             }
@@ -281,6 +351,22 @@ async fn serve_link(channel: Rc<Channel>, plan: Rc<Plan>) {
     };
     while let Ok(Some((packet, _))) = channel.recv_packet::<WorkerToLinkAgent>().await {
         let answer = match packet {
+            WorkerToLinkAgent::Dedicate { sequence, space } => {
+                plan.dedicated.borrow_mut().push(space);
+                plan.asked_for_place.notify_one();
+                let gate = plan.dedication_gate.borrow().clone();
+                if let Some(gate) = gate {
+                    gate.notified().await;
+                }
+                match plan.refuse_place.get() {
+                    None => LinkAgentToWorker::Ack { sequence },
+                    Some(Reason::LinkAgentLost) => return,
+                    Some(reason) => LinkAgentToWorker::Refused {
+                        sequence,
+                        reason: reason.code(),
+                    },
+                }
+            }
             WorkerToLinkAgent::Hello { sequence, .. } => LinkAgentToWorker::HelloOk {
                 sequence,
                 deployment: DEPLOYMENT.to_owned(),

@@ -6,22 +6,16 @@ use std::time::Duration;
 
 use memory_wire::credit::REQUEST_WINDOW;
 use memory_wire::reason::Reason;
-use memory_wire::stream::MAX_CHUNK_LEN;
 use serde_json::json;
 
-use super::client::{open, request};
+use super::client::{ask_challenge, request};
 use super::{Stage, play, settings};
 
 #[test]
 fn a_ping_of_a_toolshed_that_does_not_read_holds_up_none_of_its_answers() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
-        client.say(&open("o", 5)).await;
-        let mut toolshed = stage.toolshed().await;
-        toolshed.serve().await.unwrap();
-        client.message().await;
+        let (mut stage, mut client) = Stage::entered(settings()).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         client.say(&request("query", "q", 5, "o")).await;
         toolshed.request().await.unwrap();
         // More than the sockets between worker and toolshed take.
@@ -31,9 +25,7 @@ fn a_ping_of_a_toolshed_that_does_not_read_holds_up_none_of_its_answers() {
         assert_eq!(toolshed.header().await.unwrap()["route"]["requestId"], "r");
         for id in 0..3 {
             toolshed.ping().await;
-            client
-                .say(&json!({"type": "connection.challenge", "requestId": format!("c{id}")}))
-                .await;
+            client.say(&ask_challenge(&format!("c{id}"))).await;
         }
         toolshed.answer("q", None, 0).await;
         assert_eq!(client.message().await["requestId"], "q");
@@ -44,20 +36,15 @@ fn a_ping_of_a_toolshed_that_does_not_read_holds_up_none_of_its_answers() {
 fn a_client_that_reads_late_is_not_blamed_for_what_waits_behind_it() {
     play(|| async {
         let mut limits = settings();
-        limits.admission_ms = 700;
+        limits.admission_ms = 2500;
         limits.max_requests_per_connection = 1;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
-        client.say(&open("o", 5)).await;
-        let mut toolshed = stage.toolshed().await;
-        toolshed.serve().await.unwrap();
-        client.message().await;
+        let (mut stage, mut client) = Stage::entered(limits).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         client.say(&request("query", "r", 5, "o")).await;
         toolshed.request().await.unwrap();
         client.say(&request("query", "s", 5, "o")).await;
         let late = async {
-            tokio::time::sleep(Duration::from_millis(1500)).await;
+            tokio::time::sleep(Duration::from_millis(3500)).await;
             assert_eq!(client.message().await["requestId"], "r");
             assert_eq!(client.message().await["requestId"], "s");
         };
@@ -75,13 +62,8 @@ fn a_client_that_never_reads_is_let_go() {
         let mut limits = settings();
         limits.ping_interval_ms = 200;
         limits.ping_timeout_ms = 200;
-        let mut stage = Stage::start(limits).await;
-        let mut client = stage.connect().await;
-        client.enter().await;
-        client.say(&open("o", 5)).await;
-        let mut toolshed = stage.toolshed().await;
-        toolshed.serve().await.unwrap();
-        client.message().await;
+        let (mut stage, mut client) = Stage::entered(limits).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         client.say(&request("query", "r", 5, "o")).await;
         toolshed.request().await.unwrap();
         let flood = async {
@@ -103,13 +85,8 @@ fn a_client_that_never_reads_is_let_go() {
 #[test]
 fn a_body_of_the_whole_request_window_passes_in_credited_records() {
     play(|| async {
-        let mut stage = Stage::start(settings()).await;
-        let mut client = stage.connect().await;
-        client.enter_streaming(true).await;
-        client.stream(&open("o", 5)).await;
-        let mut toolshed = stage.toolshed().await;
-        toolshed.serve().await.unwrap();
-        client.message().await;
+        let (mut stage, mut client) = Stage::streaming(settings(), true).await;
+        let mut toolshed = stage.session(&mut client, 5).await;
         // How many such bodies; a profiler compares runs of different length.
         let bodies =
             std::env::var("MEMORY_WORKER_BODIES").map_or(1, |count| count.parse().unwrap());
@@ -120,15 +97,8 @@ fn a_body_of_the_whole_request_window_passes_in_credited_records() {
             message["x"] = json!("x".repeat(padding));
             let text = format!("fvj1:{message}");
             assert_eq!(text.len(), REQUEST_WINDOW as usize);
-            let route = json!({"type": "transact", "requestId": id, "space": message["space"],
-                "sessionId": message["sessionId"]});
             let upload = async {
-                client.header(text.len(), &route).await;
-                for chunk in text.as_bytes().chunks(MAX_CHUNK_LEN) {
-                    client.pay(chunk.len() + 5).await;
-                    client.chunk(chunk).await;
-                }
-                client.complete().await;
+                client.bulk(&message).await;
                 assert_eq!(client.message().await["requestId"], id);
             };
             let (served, ()) = tokio::join!(toolshed.serve(), upload);

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::server::TlsStream;
 
+use super::client::request;
 use super::{PATIENCE, flags, identity, now};
 
 /// One data socket.
@@ -158,6 +159,17 @@ impl Toolshed {
 
     pub(crate) async fn complete(&mut self) {
         self.send(&COMPLETION).await;
+    }
+
+    /// A push to the session that the open `opened` of `space` made.
+    pub(crate) async fn effect(&mut self, space: u8, opened: &str) {
+        let route = request("session/effect", "", space, opened);
+        let route = json!({"type": route["type"], "space": route["space"], "sessionId": route["sessionId"]});
+        let body = format!("fvj1:{route}");
+        self.raw_header(&json!({"bytes": body.len(), "binary": false, "route": route}))
+            .await;
+        self.chunk(body.as_bytes()).await;
+        self.complete().await;
     }
 
     /// A successful answer, with `padding` more bytes.
