@@ -20,6 +20,7 @@ use memory_wire::credit::{UploadReceiver, encode_upload_credit};
 use memory_wire::frame::Opcode;
 use memory_wire::reason::Reason;
 use tokio::sync::{Mutex, Notify};
+use tokio::time::Instant;
 
 use crate::ClientWrite;
 use crate::end::End;
@@ -120,6 +121,8 @@ pub(crate) struct Output {
     blocked: Stopwatch,
     /// Frames that had to wait and then went out: each shows a client that reads.
     taken: Cell<u64>,
+    /// When the last of them went out.
+    taken_at: Cell<Option<Instant>>,
     /// Credit is due, and something else stands before it.
     withheld: Stopwatch,
 }
@@ -143,6 +146,7 @@ impl Output {
             meter,
             blocked: Stopwatch::default(),
             taken: Cell::new(0),
+            taken_at: Cell::new(None),
             withheld: Stopwatch::default(),
         }
     }
@@ -163,6 +167,7 @@ impl Output {
                 let written = write.await;
                 drop(waiting);
                 self.taken.set(self.taken.get().wrapping_add(1));
+                self.taken_at.set(Some(Instant::now()));
                 written
             }
         };
@@ -182,6 +187,11 @@ impl Output {
     /// Changes whenever the client took a frame that had to wait.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.get()
+    }
+
+    /// How long ago that was; `None` before the first.
+    pub(crate) fn since_taken(&self) -> Option<Duration> {
+        self.taken_at.get().map(|at| at.elapsed())
     }
 
     /// How long, in all, credit has been due and not sent. The client may have had nothing left to send with.

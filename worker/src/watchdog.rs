@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::connection::Shared;
 use crate::end::End;
+use crate::output::Output;
 use crate::times::Times;
 
 /// How soon after traffic the connection is looked at again. One timer for everything: no request has its own, and a
@@ -64,6 +65,19 @@ struct Pinged {
     taken: u64,
 }
 
+/// For how long a frame has waited for the client, the time included for which nothing was heard of it before; zero while none
+/// waits. A router that does not listen itself, and so is `silence` zero, counts the frame's own wait alone.
+fn unread(output: &Output, silence: Duration) -> Duration {
+    let stuck = output.blocked_now();
+    if stuck.is_zero() {
+        return stuck;
+    }
+    let without_a_sign = output
+        .since_taken()
+        .map_or(silence, |since| since.min(silence));
+    stuck.max(without_a_sign)
+}
+
 /// Runs until the connection ends or a bound is passed.
 pub(crate) async fn run(shared: Rc<Shared>, hearing: Rc<Hearing>) -> Result<(), End> {
     let settings = Rc::clone(&shared.settings);
@@ -75,8 +89,9 @@ pub(crate) async fn run(shared: Rc<Shared>, hearing: Rc<Hearing>) -> Result<(), 
     let mut moved = true;
     loop {
         let silence = hearing.silence();
-        // A frame that has not moved for as long as a quiet client gets, ping and all.
-        let stuck = shared.output.blocked_now();
+        // A frame that does not move gets as long as a quiet client, ping and all, from the last sign of the client: what the
+        // socket's buffer took before the frame is none.
+        let stuck = unread(&shared.output, silence);
         if stuck >= ping_after + ping_timeout {
             return Err(End::new(Reason::PingTimeout, "unread"));
         }

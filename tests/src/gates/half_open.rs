@@ -28,8 +28,8 @@ use crate::{Context, GateError, Stage, log};
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Beyond them: what was heard after the cut was made, and the process's end, on a busy machine.
-const GRACE: Duration = Duration::from_secs(2);
+/// Beyond them: the last words, and the process's end, on a busy machine.
+const GRACE: Duration = Duration::from_millis(400);
 
 /// The address of the far end of the link.
 const MAC: &str = "02:65:78:65:72:63";
