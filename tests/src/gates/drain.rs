@@ -11,7 +11,7 @@ use super::GateResult;
 use super::denial::{Refusal, denied};
 use super::party::{Guest, is_closed};
 use super::upstream::millis;
-use crate::error::{holds, same, soon};
+use crate::error::{DEADLINE, holds, same, soon};
 use crate::processes::send_signal;
 use crate::raw::{Framing, Speaker, of_session, ok, text};
 use crate::report::figure;
@@ -103,6 +103,9 @@ pub(super) async fn drains(stage: &Stage) -> GateResult {
     for place in 0..BUSY {
         busy.push(Busy::arrive(&stage, &first, place).await?);
     }
+    if let Some((client, _)) = busy.first_mut() {
+        client.speaker.authenticate(&second.owner).await?;
+    }
     stage.toolsheds[0].signal(Signal::STOP)?;
     for (client, session) in &mut busy {
         client.commit(&first, session).await?;
@@ -121,8 +124,7 @@ pub(super) async fn drains(stage: &Stage) -> GateResult {
         "a connection",
     )?;
     if let Some((client, _)) = busy.first_mut() {
-        let answer = open(&mut client.speaker, &first, &first.owner).await?;
-        denied("an open while it drains", &answer, Refusal::ForNow)?;
+        opens_nothing_more(&mut client.speaker, &second).await?;
     }
     stage.toolsheds[0].signal(Signal::CONT)?;
     for (client, _) in &mut busy {
@@ -148,6 +150,18 @@ pub(super) async fn drains(stage: &Stage) -> GateResult {
     let mut figures = figure("drained_ms", millis(took));
     figures.extend(figure("in_flight", BUSY * PIPELINED));
     Ok(figures)
+}
+
+/// Opens are refused. A worker that has not read its notice yet may admit some: at a toolshed that answers, which one that is
+/// stopped does not before the drain is over.
+async fn opens_nothing_more(speaker: &mut Speaker, space: &Space) -> Result<(), GateError> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let answer = open(speaker, space, &space.owner).await?;
+        if ok(&answer).is_err() || Instant::now() >= deadline {
+            return denied("an open while it drains", &answer, Refusal::ForNow);
+        }
+    }
 }
 
 async fn open(
