@@ -14,12 +14,8 @@ use support::{Act, Copy, Fake, State, event, event_like, first, identity, is_reb
 async fn commits_whose_answer_or_request_is_lost_are_applied_once_and_in_order() {
     let acts = vec![Act::Serve, Act::LoseAnswer, Act::Serve, Act::LoseRequest];
     let fake = Fake::start(json!({}), first("transact", acts)).await;
-    let client = fake.client(Topology::Shared);
-    let (space, alice) = (identity(31).did(), identity(41));
-    let session = client
-        .open(space, &alice, SessionOptions::default())
-        .await
-        .unwrap();
+    let (client, session) = fake.entered().await;
+    let space = session.space();
     let mut submitted = Vec::new();
     for value in 1..=5 {
         let commit =
@@ -113,12 +109,8 @@ async fn watches_come_back_with_the_difference() {
 async fn a_session_that_the_toolshed_still_knows_is_resumed() {
     // The first connection's loss is noticed here only: the second open finds the session alive.
     let fake = Fake::start(json!({}), first("transact", vec![Act::Close(1012)])).await;
-    let client = fake.client(Topology::Shared);
-    let (space, alice) = (identity(31).did(), identity(41));
-    let session = client
-        .open(space, &alice, SessionOptions::default())
-        .await
-        .unwrap();
+    let (_client, session) = fake.entered().await;
+    let (space, alice) = (session.space(), identity(41));
     session.watch(&["of:a"]).await.unwrap();
     event(&session).await;
     let saved = session.save().unwrap();
@@ -144,12 +136,8 @@ async fn a_session_that_the_toolshed_still_knows_is_resumed() {
 #[tokio::test]
 async fn a_saved_session_replays_what_had_no_verdict() {
     let fake = Fake::start(json!({}), first("transact", vec![Act::Park])).await;
-    let client = fake.client(Topology::Shared);
-    let (space, alice) = (identity(31).did(), identity(41));
-    let session = client
-        .open(space, &alice, SessionOptions::default())
-        .await
-        .unwrap();
+    let (client, session) = fake.entered().await;
+    let (space, alice) = (session.space(), identity(41));
     let commit = json!({"reads": {"confirmed": [], "pending": []}, "operations": set("of:a", 1)});
     let unheard = session.submit(commit).await.unwrap();
     fake.until("the commit", |state| state.count("transact") == 1)
@@ -399,12 +387,7 @@ async fn a_key_withdrawn_under_an_open_signs_in_again() {
 #[tokio::test]
 async fn reads_are_asked_again_and_other_requests_are_not() {
     let fake = Fake::start(json!({}), first("graph.query", vec![Act::LoseRequest])).await;
-    let client = fake.client(Topology::Shared);
-    let (space, alice) = (identity(31).did(), identity(41));
-    let session = client
-        .open(space, &alice, SessionOptions::default())
-        .await
-        .unwrap();
+    let (_client, session) = fake.entered().await;
     assert_eq!(session.query(&["of:a"]).await.unwrap()["serverSeq"], 0);
     fake.state()
         .set_plan(first("graph.query", vec![Act::LoseRequest]));
@@ -418,12 +401,7 @@ async fn a_resume_token_refused_after_a_lost_open_is_tried_again() {
     let refused = Act::Refuse("SessionRevokedError", false);
     let acts = vec![Act::Serve, Act::LoseAnswer, refused, Act::Serve];
     let fake = Fake::start(json!({}), first("session.open", acts)).await;
-    let client = fake.client(Topology::Shared);
-    let (space, alice) = (identity(31).did(), identity(41));
-    let session = client
-        .open(space, &alice, SessionOptions::default())
-        .await
-        .unwrap();
+    let (_client, session) = fake.entered().await;
     fake.lose(0);
     event_like(&session, is_rebuilt).await;
     assert_eq!(session.commit(set("of:a", 1)).await.unwrap()["seq"], 1);
@@ -434,12 +412,8 @@ async fn a_resume_token_refused_after_a_lost_open_is_tried_again() {
 async fn watches_come_back_although_the_toolshed_resumes_what_a_lost_open_left() {
     let acts = vec![Act::Serve, Act::LoseAnswerUnnoticed];
     let fake = Fake::start(json!({}), first("session.open", acts)).await;
-    let client = fake.client(Topology::Shared);
-    let (space, alice) = (identity(31).did(), identity(41));
-    let session = client
-        .open(space, &alice, SessionOptions::default())
-        .await
-        .unwrap();
+    let (_client, session) = fake.entered().await;
+    let space = session.space();
     session.watch(&["of:a"]).await.unwrap();
     fake.lose(0);
     let mut copy = Copy::default();

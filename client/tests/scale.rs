@@ -110,12 +110,8 @@ async fn sixteen_sessions_are_restored_at_a_time() {
 #[tokio::test]
 async fn a_large_watch_set_is_restored_in_frames() {
     let fake = Fake::start(json!({}), |_, _| Act::Serve).await;
-    let client = fake.client(Topology::Shared);
-    let (space, alice) = (identity(31).did(), identity(41));
-    let session = client
-        .open(space, &alice, SessionOptions::default())
-        .await
-        .unwrap();
+    let (_client, session) = fake.entered().await;
+    let space = session.space();
     let ids: Vec<String> = (0..600).map(|n| format!("of:document-{n:04}")).collect();
     let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
     session.watch(&ids).await.unwrap();
@@ -194,12 +190,7 @@ async fn commits_without_room_wait_and_a_caller_that_left_is_told_by_event() {
         }
     })
     .await;
-    let client = fake.client(Topology::Shared);
-    let (space, alice) = (identity(31).did(), identity(41));
-    let session = client
-        .open(space, &alice, SessionOptions::default())
-        .await
-        .unwrap();
+    let (_client, session) = fake.entered().await;
     let commit = |value| json!({"reads": {"confirmed": [], "pending": []}, "operations": set("of:a", value)});
     for value in 0..256 {
         drop(session.submit(commit(value)).await.unwrap());

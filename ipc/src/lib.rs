@@ -8,6 +8,7 @@
 //! - [`StreamListener`] names a byte stream in the same way, for those who are no roles.
 //! - [`packets`] holds every packet of every channel: one enum per direction.
 //! - [`memfd`] carries what is larger than a packet.
+//! - [`since_acknowledged`] tells of a TCP socket that was passed whether anybody is left at its far end.
 //!
 //! Whatever arrives is bounded before memory is taken for it: a packet by [`MAX_PACKET_LEN`], its descriptors by
 //! [`MAX_DESCRIPTORS`]. Descriptors are close-on-exec from the moment they exist here, and every one that arrives without
@@ -17,6 +18,7 @@
 pub mod memfd;
 pub mod packets;
 
+mod acknowledged;
 mod blocking;
 mod channel;
 mod counters;
@@ -29,6 +31,7 @@ mod outcome;
 mod registration;
 mod stream;
 
+pub use acknowledged::since_acknowledged;
 pub use blocking::BlockingChannel;
 pub use channel::{Channel, take_stdin};
 pub use counters::{Counters, counters};

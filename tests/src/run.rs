@@ -1,7 +1,10 @@
-//! Running gates one after the other.
+//! Running gates: one after the other, and those that only wait beside them.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
 use crate::gates::{ALL, Gate};
@@ -27,29 +30,52 @@ pub async fn run(
     let meant = |gate: &&Gate| only.is_none_or(|words| gate.is_meant(words));
     let deadline = GATE_DEADLINE + SCHEDULE_DEADLINE * programs.schedules;
     let stage = Stage::set(programs, StageOptions::default()).await?;
+    let (waiting, busy): (Vec<&Gate>, Vec<&Gate>) =
+        ALL.iter().filter(meant).partition(|gate| gate.waits);
+    let mut waiting: FuturesUnordered<_> = waiting
+        .into_iter()
+        .map(|gate| attempt(gate, &stage, deadline))
+        .collect();
     let mut outcomes = Vec::new();
-    for gate in ALL.iter().filter(meant) {
-        let mark = stage.router.log().mark();
-        let began = Instant::now();
-        let result = timeout(deadline, (gate.run)(&stage))
-            .await
-            .unwrap_or_else(|_| {
-                let found = "it still runs";
-                Err(GateError::new(
-                    "the gate",
-                    format!("an end within {deadline:?}"),
-                    found,
-                ))
-            })
-            .map_err(|error| error.with_log(stage.router.log().tail(mark)));
-        let outcome = Outcome {
-            gate: gate.name,
-            took: began.elapsed(),
-            result,
-        };
+    let mut note = |outcome: Outcome| {
         tell(&outcome);
         outcomes.push(outcome);
+    };
+    for gate in busy {
+        let mut running = pin!(attempt(gate, &stage, deadline));
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut running => break outcome,
+                Some(outcome) = waiting.next() => note(outcome),
+            }
+        };
+        note(outcome);
     }
+    while let Some(outcome) = waiting.next().await {
+        note(outcome);
+    }
+    drop(waiting);
     stage.strike().await?;
     Ok(outcomes)
+}
+
+async fn attempt(gate: &Gate, stage: &Stage, deadline: Duration) -> Outcome {
+    let mark = stage.router.log().mark();
+    let began = Instant::now();
+    let result = timeout(deadline, (gate.run)(stage))
+        .await
+        .unwrap_or_else(|_| {
+            let found = "it still runs";
+            Err(GateError::new(
+                "the gate",
+                format!("an end within {deadline:?}"),
+                found,
+            ))
+        })
+        .map_err(|error| error.with_log(stage.router.log().tail(mark)));
+    Outcome {
+        gate: gate.name,
+        took: began.elapsed(),
+        result,
+    }
 }

@@ -20,7 +20,6 @@ use memory_wire::credit::{UploadReceiver, encode_upload_credit};
 use memory_wire::frame::Opcode;
 use memory_wire::reason::Reason;
 use tokio::sync::{Mutex, Notify};
-use tokio::time::Instant;
 
 use crate::ClientWrite;
 use crate::end::End;
@@ -114,6 +113,7 @@ pub(crate) struct Output {
     /// A message turn has ended.
     rested: Notify,
     pong: OwedPong,
+    ping_due: Notify,
     /// Whether the turn is held for the queue, not for a response.
     pumping: Cell<bool>,
     meter: Rc<Meter>,
@@ -121,8 +121,6 @@ pub(crate) struct Output {
     blocked: Stopwatch,
     /// Frames that had to wait and then went out: each shows a client that reads.
     taken: Cell<u64>,
-    /// When the last of them went out.
-    taken_at: Cell<Option<Instant>>,
     /// Credit is due, and something else stands before it.
     withheld: Stopwatch,
 }
@@ -142,11 +140,11 @@ impl Output {
             room: Notify::new(),
             rested: Notify::new(),
             pong: OwedPong::default(),
+            ping_due: Notify::new(),
             pumping: Cell::new(false),
             meter,
             blocked: Stopwatch::default(),
             taken: Cell::new(0),
-            taken_at: Cell::new(None),
             withheld: Stopwatch::default(),
         }
     }
@@ -167,7 +165,6 @@ impl Output {
                 let written = write.await;
                 drop(waiting);
                 self.taken.set(self.taken.get().wrapping_add(1));
-                self.taken_at.set(Some(Instant::now()));
                 written
             }
         };
@@ -187,11 +184,6 @@ impl Output {
     /// Changes whenever the client took a frame that had to wait.
     pub(crate) fn taken(&self) -> u64 {
         self.taken.get()
-    }
-
-    /// How long ago that was; `None` before the first.
-    pub(crate) fn since_taken(&self) -> Option<Duration> {
-        self.taken_at.get().map(|at| at.elapsed())
     }
 
     /// How long, in all, credit has been due and not sent. The client may have had nothing left to send with.
@@ -348,12 +340,13 @@ impl Output {
         credit.as_mut()?.take_due(self.flush_credit.take())
     }
 
-    /// Sends a WebSocket ping; `false` if a frame is blocked on the socket right now.
-    pub(crate) async fn ping(&self) -> Result<bool, End> {
-        match self.frames.try_lock() {
-            Ok(mut frames) => frames.ping(&[]).await.map(|()| true).map_err(|_| lost()),
-            Err(_) => Ok(false),
+    /// Has a WebSocket ping sent; `false` if a frame is blocked on the socket right now.
+    pub(crate) fn ping(&self) -> bool {
+        let is_free = self.blocked_now().is_zero();
+        if is_free {
+            self.ping_due.notify_one();
         }
+        is_free
     }
 
     /// A ping of the client is to be answered.
@@ -361,12 +354,19 @@ impl Output {
         self.pong.owe(payload);
     }
 
-    /// Answers pings for as long as the connection lives.
-    pub(crate) async fn pongs(self: Rc<Self>) -> Result<(), End> {
+    /// Sends pings that are due, and answers the client's, for as long as the connection lives. Whoever asks for one does not
+    /// wait for it: a client that reads nothing would hold up the clock that is to find that out.
+    pub(crate) async fn beat(self: Rc<Self>) -> Result<(), End> {
         loop {
-            let payload = self.pong.next().await;
+            let pong = tokio::select! {
+                payload = self.pong.next() => Some(payload),
+                () = self.ping_due.notified() => None,
+            };
             let mut frames = self.frames.lock().await;
-            frames.pong(&payload).await.map_err(|_| lost())?;
+            match pong {
+                Some(payload) => self.moving(frames.pong(&payload)).await?,
+                None => self.moving(frames.ping(&[])).await?,
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! From the accepted socket to a client that said hello, and from there to the end of the connection.
 
 use std::net::TcpStream as StdTcpStream;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -100,6 +100,8 @@ async fn attend(
         Ok(stream) => stream,
         Err(end) => return end,
     };
+    // Without it the clock is less exact about a client that vanished.
+    let socket_again = stream.get_ref().0.as_fd().try_clone_to_owned().ok();
     let link = match Channel::from_fd(link_agent) {
         Ok(channel) => LinkAgent::new(channel),
         Err(_) => return End::new(Reason::Internal, "agent-channel"),
@@ -130,7 +132,10 @@ async fn attend(
         output: &output,
     };
     let (end, shared) = match client.greet(link, spawner, accounts).await {
-        Ok(shared) => (converse(&shared, &mut reader).await, Some(shared)),
+        Ok(shared) => {
+            let end = converse(&shared, &mut reader, socket_again).await;
+            (end, Some(shared))
+        }
         Err(end) => (end, None),
     };
     farewell(&end, connection, &mut reader, &output).await;
@@ -331,10 +336,14 @@ impl Client<'_> {
 }
 
 /// Runs the tasks of the connection until the first of them ends it.
-async fn converse(shared: &Rc<Shared>, reader: &mut WsReader<ClientRead>) -> End {
+async fn converse(
+    shared: &Rc<Shared>,
+    reader: &mut WsReader<ClientRead>,
+    socket: Option<OwnedFd>,
+) -> End {
     let (opens, arriving) = mpsc::unbounded_channel();
     shared.spawn(Rc::clone(&shared.output).pump());
-    shared.spawn(Rc::clone(&shared.output).pongs());
+    shared.spawn(Rc::clone(&shared.output).beat());
     shared.spawn(shared.broker().run());
     shared.spawn(follow_brokers(Rc::clone(shared)));
     shared.spawn({
@@ -348,7 +357,8 @@ async fn converse(shared: &Rc<Shared>, reader: &mut WsReader<ClientRead>) -> End
     shared.spawn(opener::run(Rc::clone(shared), arriving));
     shared.spawn(drain(Rc::clone(shared)));
     let hearing = Rc::new(watchdog::Hearing::new());
-    shared.spawn(watchdog::run(Rc::clone(shared), Rc::clone(&hearing)));
+    let clock = watchdog::run(Rc::clone(shared), Rc::clone(&hearing), socket);
+    shared.spawn(clock);
 
     let mut input = Input::new(Rc::clone(shared), opens);
     let heard = |listening: bool| hearing.set(listening);

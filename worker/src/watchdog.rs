@@ -2,9 +2,11 @@
 //! authentication, and tells the readers when memory of a burst can be given back.
 
 use std::cell::Cell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
+use memory_ipc::since_acknowledged;
 use memory_wire::reason::Reason;
 use tokio::time::Instant;
 
@@ -65,21 +67,24 @@ struct Pinged {
     taken: u64,
 }
 
-/// For how long a frame has waited for the client, the time included for which nothing was heard of it before; zero while none
-/// waits. A router that does not listen itself, and so is `silence` zero, counts the frame's own wait alone.
-fn unread(output: &Output, silence: Duration) -> Duration {
+/// For how long a frame has waited for the client; zero while none waits. If the client's kernel has acknowledged nothing for
+/// longer, as long as that: it vanished before the socket's buffer was full. That of a client that reads slowly, or not at all,
+/// answers, so that the frame's own wait alone counts.
+fn unread(output: &Output, client: Option<BorrowedFd<'_>>) -> Duration {
     let stuck = output.blocked_now();
     if stuck.is_zero() {
         return stuck;
     }
-    let without_a_sign = output
-        .since_taken()
-        .map_or(silence, |since| since.min(silence));
-    stuck.max(without_a_sign)
+    let acknowledged = client.and_then(|client| since_acknowledged(client).ok());
+    acknowledged.map_or(stuck, |since| stuck.max(since))
 }
 
-/// Runs until the connection ends or a bound is passed.
-pub(crate) async fn run(shared: Rc<Shared>, hearing: Rc<Hearing>) -> Result<(), End> {
+/// Runs until the connection ends or a bound is passed. `client` is the client's socket, to ask the kernel about it.
+pub(crate) async fn run(
+    shared: Rc<Shared>,
+    hearing: Rc<Hearing>,
+    client: Option<OwnedFd>,
+) -> Result<(), End> {
     let settings = Rc::clone(&shared.settings);
     let authenticate_by = Instant::now() + settings.authenticate();
     let ping_after = settings.ping_interval();
@@ -89,9 +94,8 @@ pub(crate) async fn run(shared: Rc<Shared>, hearing: Rc<Hearing>) -> Result<(), 
     let mut moved = true;
     loop {
         let silence = hearing.silence();
-        // A frame that does not move gets as long as a quiet client, ping and all, from the last sign of the client: what the
-        // socket's buffer took before the frame is none.
-        let stuck = unread(&shared.output, silence);
+        // A frame that does not move gets as long as a quiet client, ping and all.
+        let stuck = unread(&shared.output, client.as_ref().map(AsFd::as_fd));
         if stuck >= ping_after + ping_timeout {
             return Err(End::new(Reason::PingTimeout, "unread"));
         }
@@ -110,7 +114,7 @@ pub(crate) async fn run(shared: Rc<Shared>, hearing: Rc<Hearing>) -> Result<(), 
                 left
             }
             _ if silence >= ping_after => {
-                if shared.output.ping().await? {
+                if shared.output.ping() {
                     pinged = Some(Pinged {
                         silent_since: hearing.last(),
                         at: Instant::now(),

@@ -9,7 +9,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use memory_client::{Client, ClientOptions, DurableSession, Endpoint, Event, Identity, Topology};
+use memory_client::{
+    Client, ClientOptions, DurableSession, Endpoint, Event, Identity, SessionOptions, Topology,
+};
 use memory_transport::{Incoming, ReadLimits, tls, upgrade};
 use memory_wire::frame::Opcode;
 use memory_wire::upgrade::{Endpoint as Asked, UpgradePolicy};
@@ -130,6 +132,15 @@ impl Fake {
             ..ClientOptions::default()
         };
         Client::new(self.endpoint.clone(), options)
+    }
+
+    /// A client of it, with a session of `identity(41)` in the space of `identity(31)`.
+    pub(crate) async fn entered(&self) -> (Client, DurableSession) {
+        let client = self.client(Topology::Shared);
+        let (space, owner) = (identity(31).did(), identity(41));
+        let opening = client.open(space, &owner, SessionOptions::default());
+        let session = opening.await.unwrap();
+        (client, session)
     }
 
     /// Waits until the state is as wanted.

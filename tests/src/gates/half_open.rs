@@ -44,6 +44,8 @@ enum Doing {
     Uploading,
     /// A large answer is on its way to it.
     Fetching,
+    /// Both.
+    Exchanging,
 }
 
 /// Their workers end within `ping_interval` and `ping_timeout`, also with traffic flowing.
@@ -73,6 +75,7 @@ pub(super) async fn vanished_clients(stage: &Stage) -> GateResult {
         Doing::Receiving,
         Doing::Uploading,
         Doing::Fetching,
+        Doing::Exchanging,
     ] {
         let stream = network.connect(stage.public().address)?;
         let client = RawClient::connect_over(&stage, stream).await?;
@@ -163,18 +166,19 @@ async fn begin(stage: &Stage, client: RawClient, doing: Doing) -> Result<Speaker
             let answer = speaker.request("session.watch.set", members).await?;
             ok(&answer)?;
         }
-        Doing::Uploading => {
-            let members = of_session(space.did, session, json!({}))?;
-            let (_, message) = speaker.compose("graph.query", members)?;
-            begin_body(&mut speaker, &message).await?;
-        }
-        Doing::Fetching => {
-            let members = of_session(space.did, session, json!({ "query": roots("of:large") }))?;
-            let (_, message) = speaker.compose("graph.query", members)?;
-            speaker.send(&message).await?;
-            // It has begun to come, and nothing of it is read.
-            speaker.settle().await?;
-        }
+        Doing::Uploading | Doing::Fetching | Doing::Exchanging => {}
+    }
+    if matches!(doing, Doing::Fetching | Doing::Exchanging) {
+        let members = of_session(space.did, session, json!({ "query": roots("of:large") }))?;
+        let (_, message) = speaker.compose("graph.query", members)?;
+        speaker.send(&message).await?;
+        // It has begun to come, and nothing of it is read.
+        speaker.settle().await?;
+    }
+    if matches!(doing, Doing::Uploading | Doing::Exchanging) {
+        let members = of_session(space.did, session, json!({}))?;
+        let (_, message) = speaker.compose("graph.query", members)?;
+        begin_body(&mut speaker, &message).await?;
     }
     Ok(speaker)
 }

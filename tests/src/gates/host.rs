@@ -77,7 +77,8 @@ pub(super) async fn worker_descriptors(stage: &Stage) -> GateResult {
     )?;
     // The others are channels to its own host: spawner, agents, and what its runtime wakes itself with.
     let network = tcp_sockets()?;
-    let sockets: Vec<u64> = held.iter().filter_map(Descriptor::socket).collect();
+    // Each once: the clock of the connection has the client's socket by a descriptor of its own.
+    let sockets: BTreeSet<u64> = held.iter().filter_map(Descriptor::socket).collect();
     let reach = sockets.iter().filter(|inode| network.contains(inode));
     same(
         "TCP sockets of a worker: its client and two toolsheds",

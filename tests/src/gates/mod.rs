@@ -58,6 +58,8 @@ pub struct Gate {
     pub name: &'static str,
     /// Drives it on a stage that other gates use too: it leaves the stage as it found it.
     pub run: for<'a> fn(&'a Stage) -> Running<'a>,
+    /// It waits for time to pass, on a stage of its own: it runs beside the others.
+    pub waits: bool,
 }
 
 impl Gate {
@@ -69,68 +71,73 @@ impl Gate {
 }
 
 macro_rules! gates {
-    ($($name:literal => $run:path),+ $(,)?) => {
-        &[$(Gate { name: $name, run: |stage| Box::pin($run(stage)) }),+]
+    ($($name:literal => $run:path $(, waits $waits:literal)?;)+) => {
+        &[$(Gate {
+            name: $name,
+            run: |stage| Box::pin($run(stage)),
+            waits: false $(|| $waits)?,
+        }),+]
     };
 }
 
 /// Every gate, in the order of running.
 pub const ALL: &[Gate] = gates![
-    "1-two-toolsheds" => routing::two_toolsheds,
-    "2-denials" => routing::denials,
-    "3-renewal" => leases::renewal,
-    "4-release" => leases::release,
-    "5-expiry" => leases::expiry,
-    "6-limits" => quotas::limits,
-    "6-tenant-cap" => tenants::dedicated_sockets,
-    "7-twelve-spaces" => quotas::twelve_spaces,
-    "8-creation" => creation::by_its_own_key,
-    "9-dedicated" => creation::dedicated_sockets,
-    "authentication-table" => statements::table,
-    "routing-table" => opens::table,
-    "10-pinned-audience" => routing::pinned_audience,
-    "11-framings" => framings::same_result,
-    "12-large-request" => bodies::large_request,
-    "12-large-response" => bodies::large_response,
-    "12-response-edge" => edge::response,
-    "13-upload-credit" => credit::exact,
-    "13-forged-credit" => credit::forged,
-    "14-slow-reader" => slow::slow_reader,
-    "15-records" => records::malformed,
-    "16-request-window" => load::request_window,
-    "17-many-workers" => load::many_workers,
-    "18-malformed-input" => malformed::malformed_input,
-    "20-incomplete-clients" => vanished::timed_out,
-    "21-tcp-reset" => reach::tcp_reset,
-    "21-browser" => reach::browser,
-    "22-killed-worker" => upstream::killed_worker,
-    "23-stopped-toolshed" => upstream::stopped_toolshed,
-    "24-stalled-toolshed" => upstream::stalled_toolshed,
-    "25-durable-sessions" => durable::across_restarts,
-    "nothing-lost" => mutations::nothing_lost,
-    "random-schedules" => model::schedules,
-    "26-data-handshake" => impostor::data_handshake,
-    "26-misbehaving-data" => impostor::misbehaving_data,
-    "26-misbehaving-links" => impostor::misbehaving_links,
-    "27-killed-roles" => roles::killed_roles,
-    "28-absent-toolshed" => start::absent_toolshed,
-    "28-frozen-offer" => start::frozen_offer,
-    "29-broken-directory" => moves::broken_directory,
-    "29-advanced-epoch" => moves::advanced_epoch,
-    "29-moved-space" => moves::moved_space,
-    "29-changed-toolsheds" => moves::changed_toolsheds,
-    "30-full-disk" => exhaustion::full_disk,
-    "30-no-descriptors" => exhaustion::no_descriptors,
-    "30-no-processes" => exhaustion::no_processes,
-    "30-clock-steps" => impostor::clock_steps,
-    "31-drain" => drain::drains,
-    "36-revoke-principal" => revoke::principal,
-    "crowd-stalled" => crowd::stalled,
-    "crowd-returning" => crowd::returning,
-    "half-open-clients" => half_open::vanished_clients,
-    "host-worker-descriptors" => host::worker_descriptors,
-    "host-worker-memory" => host::worker_memory,
-    "host-agent-memory" => host::agent_memory,
+    "1-two-toolsheds" => routing::two_toolsheds;
+    "2-denials" => routing::denials;
+    "3-renewal" => leases::renewal;
+    "4-release" => leases::release;
+    "5-expiry" => leases::expiry;
+    "6-limits" => quotas::limits;
+    "6-tenant-cap" => tenants::dedicated_sockets;
+    "7-twelve-spaces" => quotas::twelve_spaces;
+    "8-creation" => creation::by_its_own_key;
+    "9-dedicated" => creation::dedicated_sockets;
+    "authentication-table" => statements::table;
+    "authentication-expiry" => statements::expiry, waits true;
+    "routing-table" => opens::table;
+    "10-pinned-audience" => routing::pinned_audience;
+    "11-framings" => framings::same_result;
+    "12-large-request" => bodies::large_request;
+    "12-large-response" => bodies::large_response;
+    "12-response-edge" => edge::response;
+    "13-upload-credit" => credit::exact;
+    "13-forged-credit" => credit::forged;
+    "14-slow-reader" => slow::slow_reader;
+    "15-records" => records::malformed;
+    "16-request-window" => load::request_window;
+    "17-many-workers" => load::many_workers;
+    "18-malformed-input" => malformed::malformed_input;
+    "20-incomplete-clients" => vanished::timed_out;
+    "21-tcp-reset" => reach::tcp_reset;
+    "21-browser" => reach::browser;
+    "22-killed-worker" => upstream::killed_worker;
+    "23-stopped-toolshed" => upstream::stopped_toolshed;
+    "24-stalled-toolshed" => upstream::stalled_toolshed;
+    "25-durable-sessions" => durable::across_restarts;
+    "nothing-lost" => mutations::nothing_lost;
+    "random-schedules" => model::schedules;
+    "26-data-handshake" => impostor::data_handshake;
+    "26-misbehaving-data" => impostor::misbehaving_data;
+    "26-misbehaving-links" => impostor::misbehaving_links;
+    "27-killed-roles" => roles::killed_roles;
+    "28-absent-toolshed" => start::absent_toolshed;
+    "28-frozen-offer" => start::frozen_offer;
+    "29-broken-directory" => moves::broken_directory;
+    "29-advanced-epoch" => moves::advanced_epoch;
+    "29-moved-space" => moves::moved_space;
+    "29-changed-toolsheds" => moves::changed_toolsheds;
+    "30-full-disk" => exhaustion::full_disk;
+    "30-no-descriptors" => exhaustion::no_descriptors;
+    "30-no-processes" => exhaustion::no_processes;
+    "30-clock-steps" => impostor::clock_steps;
+    "31-drain" => drain::drains;
+    "36-revoke-principal" => revoke::principal;
+    "crowd-stalled" => crowd::stalled;
+    "crowd-returning" => crowd::returning;
+    "half-open-clients" => half_open::vanished_clients;
+    "host-worker-descriptors" => host::worker_descriptors;
+    "host-worker-memory" => host::worker_memory;
+    "host-agent-memory" => host::agent_memory;
 ];
 
 #[cfg(test)]

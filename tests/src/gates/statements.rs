@@ -1,11 +1,15 @@
 //! The table of authentication, row by row: what the client is told, and what the log tells the operator.
 
+use std::time::Duration;
+
 use memory_client::{Did, Identity};
+use memory_wire::admission::CHALLENGE_LIFETIME;
 use memory_wire::base64url;
 use memory_wire::codec::Writer;
 use memory_wire::ids::Challenge;
 use memory_wire::records::attach;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep_until};
 
 use super::GateResult;
 use super::acts::{Seat, identities, try_open};
@@ -47,6 +51,39 @@ pub(super) async fn table(stage: &Stage) -> GateResult {
     no_toolshed(&mut small).await?;
     small.strike().await?;
     Ok(figure("rows", refused + broken + 6))
+}
+
+/// A challenge is good for its time and no longer, also while its connection lives; a fresh one then is.
+pub(super) async fn expiry(stage: &Stage) -> GateResult {
+    let options = StageOptions {
+        // The raw client answers pings only while it waits for something.
+        timeouts: "ping_interval = \"10m\"".to_owned(),
+        ..StageOptions::default()
+    };
+    let stage = Stage::set(stage.programs(), options).await?;
+    let [space, other] = &stage.spaces;
+    let mut speaker = Speaker::connect(&stage, Framing::Credited, false).await?;
+    let name = speaker.connection()?;
+    let claim = Claim::fresh(&mut speaker, 600).await?;
+    // Signed in time, it outlives its challenge.
+    let over = Instant::now() + Duration::from_secs(CHALLENGE_LIFETIME);
+    ok(&claim.present(&mut speaker, &space.owner).await?)?;
+    sleep_until(over).await;
+    let mark = stage.router.log().mark();
+    let answer = claim.present(&mut speaker, &other.owner).await?;
+    let refusal = Refusal::ForNow;
+    denied_because(&stage, (mark, &name), &answer, refusal, "challenge-expired").await?;
+    let fresh = Claim::fresh(&mut speaker, 600).await?;
+    ok(&fresh.present(&mut speaker, &other.owner).await?)?;
+    for space in [space, other] {
+        Seat::open(&mut speaker, space.did, space.owner.did())
+            .await?
+            .reads_fixture(&mut speaker)
+            .await?;
+    }
+    speaker.client.reset()?;
+    stage.strike().await?;
+    Ok(figure("lifetime_s", CHALLENGE_LIFETIME))
 }
 
 /// Statements that are refused, each on one connection that goes on.
