@@ -11,11 +11,13 @@
 //! Names and label values come from closed sets of the code: never a DID, never an address.
 #![forbid(unsafe_code)]
 
+mod count;
 mod fetch;
 mod process;
 mod serve;
 mod snapshot;
 
+pub use count::{Count, CountBy};
 pub use fetch::{FetchError, MAX_SNAPSHOT_LEN, fetch};
 pub use memory_budget::latency;
 pub use memory_budget::latency::{Histogram, LATENCY_BUCKETS};

@@ -1,12 +1,13 @@
 //! The document that a role shows.
 
+use std::fmt::Display;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use memory_budget::Budget;
 use memory_budget::latency::Totals;
 use serde::{Deserialize, Serialize};
 
-use crate::process;
+use crate::{CountBy, process};
 
 /// Names and values that tell samples of one name apart: `("toolshed", "1")`.
 pub type Labels = Vec<(String, String)>;
@@ -174,6 +175,17 @@ impl Family {
     #[must_use]
     pub fn value(self, value: impl Into<Number>) -> Self {
         self.sample(&[], value)
+    }
+
+    /// With a number for each word of `counts`, which is the value of `label`.
+    #[must_use]
+    pub fn by<K: Ord + Copy + Display>(self, label: &str, counts: &CountBy<K>) -> Self {
+        counts
+            .all()
+            .into_iter()
+            .fold(self, |family, (word, count)| {
+                family.sample(&[(label, &word.to_string())], count)
+            })
     }
 
     /// With one number more.

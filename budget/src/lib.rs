@@ -5,8 +5,6 @@
 //!   that happens.
 //! - A [`Budget::nested`] budget counts in every budget around it too, in all or in none.
 //! - [`latency`] counts how long things take, in fixed buckets.
-//! - A [`FairBudget`] also lets a bounded number of requests wait, first come first served: a small new one never passes an
-//!   old large one.
 //!
 //! Everything is for one thread, as every role and the toolshed has one: no lock, no atomic.
 //!
@@ -25,17 +23,15 @@
 
 pub mod latency;
 
-mod fair;
 mod permit;
 
 #[cfg(test)]
 mod tests;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
-pub use fair::{FairBudget, Wait, WaitError};
 pub use permit::Permit;
 
 /// How much a budget has.
@@ -88,7 +84,7 @@ pub struct Snapshot {
     pub peak: u64,
     /// The bound in force. Below `current` when it was lowered.
     pub limit: Limit,
-    /// Requests that were refused for want of room here, those that waited to their deadline included.
+    /// Requests that were refused for want of room here.
     pub refused: u64,
 }
 
@@ -125,7 +121,6 @@ impl Budget {
                 peak: Cell::new(0),
                 refused: Cell::new(0),
                 around: around.into(),
-                queue: RefCell::default(),
             }),
         }
     }
@@ -157,7 +152,6 @@ impl Budget {
     /// admitted.
     pub fn set_limit(&self, limit: Limit) {
         self.node.limit.set(limit);
-        self.node.settle();
     }
 
     /// What is reserved.
@@ -195,8 +189,6 @@ struct Node {
     refused: Cell<u64>,
     /// Every budget that this one is part of, nearest first, each once.
     around: Box<[Rc<Node>]>,
-    /// Requests that wait: never any but in a [`FairBudget`].
-    queue: RefCell<fair::Queue>,
 }
 
 impl Node {
@@ -216,8 +208,7 @@ impl Node {
     }
 
     fn first_without_room(&self, amount: u64) -> Option<&Self> {
-        self.and_around()
-            .find(|node| !node.has_room(amount) || node.has_waiters())
+        self.and_around().find(|node| !node.has_room(amount))
     }
 
     /// Whether `amount` fits beside what is reserved here.
@@ -238,12 +229,10 @@ impl Node {
     }
 
     /// Gives back, here and all around.
-    fn subtract(self: &Rc<Self>, amount: u64) {
+    fn subtract(&self, amount: u64) {
         for node in self.and_around() {
             node.current.set(node.current.get().saturating_sub(amount));
         }
-        // Only a budget without any around it has waiters.
-        self.settle();
     }
 
     fn refuse(&self, wanted: u64) -> Refused {

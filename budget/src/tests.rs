@@ -1,26 +1,8 @@
 //! What the budgets promise. Compiled under `#[cfg(test)]` alone.
 
-use std::collections::VecDeque;
-use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
-
 use proptest::prelude::*;
-use tokio::time::Instant;
 
 use super::*;
-
-fn poll(wait: &mut Wait) -> Poll<Result<Permit, Refused>> {
-    Pin::new(wait).poll(&mut Context::from_waker(Waker::noop()))
-}
-
-/// The permit of a wait that is over, and well.
-fn given(mut wait: Wait) -> Permit {
-    match poll(&mut wait) {
-        Poll::Ready(Ok(permit)) => permit,
-        other => panic!("{other:?}"),
-    }
-}
 
 #[test]
 fn a_limit_of_n_admits_exactly_n() {
@@ -165,77 +147,6 @@ fn a_budget_that_two_ways_lead_to_counts_once() {
     );
 }
 
-#[test]
-fn a_small_new_request_does_not_pass_an_old_large_one() {
-    let budget = FairBudget::new("bytes", Limit::At(10), 4);
-    let first = budget.reserve(6).unwrap();
-    let mut large = budget.queue(8).unwrap();
-    let mut small = budget.queue(1).unwrap();
-    assert!(poll(&mut large).is_pending() && poll(&mut small).is_pending());
-    assert!(budget.reserve(1).is_err());
-    assert_eq!(budget.waiting(), 2);
-    drop(first);
-    assert_eq!(budget.waiting(), 0);
-    let (large, small) = (given(large), given(small));
-    assert_eq!(budget.snapshot().current, 9);
-    drop((large, small));
-    assert_eq!(budget.snapshot().current, 0);
-}
-
-#[test]
-fn the_queue_is_bounded_and_what_never_fits_does_not_wait() {
-    let budget = FairBudget::new("bytes", Limit::At(10), 1);
-    assert!(budget.queue(11).unwrap_err().is_over_limit);
-    let all = given(budget.queue(10).unwrap());
-    let waiting = budget.queue(10).unwrap();
-    assert!(!budget.queue(1).unwrap_err().is_over_limit);
-    budget.set_max_waiters(2);
-    let second = budget.queue(1).unwrap();
-    // A lower limit: the first can never be given its ten, and is in nobody's way.
-    budget.set_limit(Limit::At(5));
-    let mut waiting = waiting;
-    assert!(matches!(poll(&mut waiting), Poll::Ready(Err(refused)) if refused.is_over_limit));
-    assert!(poll(&mut waiting).is_pending());
-    drop(all);
-    assert_eq!(given(second).amount(), 1);
-}
-
-#[test]
-fn giving_up_lets_the_next_one_have_it() {
-    let budget = FairBudget::new("bytes", Limit::At(10), 4);
-    let mut held = budget.reserve(6).unwrap();
-    let large = budget.queue(8).unwrap();
-    let small = budget.queue(4).unwrap();
-    // Who holds something does not pass those that wait either.
-    assert!(held.grow(1).is_err());
-    drop(large);
-    assert_eq!(budget.snapshot().current, 10);
-    // Given, but never fetched.
-    drop(small);
-    assert_eq!(budget.snapshot().current, 6);
-    assert!(held.grow(4).is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn waiting_ends_at_its_deadline() {
-    let budget = FairBudget::new("bytes", Limit::At(1), 4);
-    let soon = Instant::now() + Duration::from_secs(5);
-    let held = budget.wait(1, soon).await.unwrap();
-    assert_eq!(budget.wait(1, soon).await.unwrap_err(), WaitError::Deadline);
-    assert_eq!(Instant::now(), soon);
-    assert_eq!((budget.waiting(), budget.snapshot().refused), (0, 1));
-    let late = soon + Duration::from_secs(5);
-    let waiting = budget.wait(1, late);
-    let waited = budget.wait(2, late).await.unwrap_err();
-    assert!(matches!(waited, WaitError::Refused(refused) if refused.is_over_limit));
-    // Its place was taken without polling it.
-    assert_eq!(budget.waiting(), 1);
-    tokio::join!(async { drop(held) }, async {
-        assert_eq!(waiting.await.unwrap().amount(), 1);
-    });
-    assert!(Instant::now() < late);
-}
-
 /// One step of a random history. Numbers are taken modulo what there is.
 #[derive(Debug, Clone)]
 enum Step {
@@ -245,9 +156,6 @@ enum Step {
     Split { permit: usize, amount: u64 },
     Merge(usize, usize),
     Limit { budget: usize, limit: u64 },
-    Wait(u64),
-    Cancel(usize),
-    Fetch,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -257,12 +165,9 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (some.clone(), amount.clone()).prop_map(|(budget, amount)| Step::Reserve { budget, amount }),
         3 => some.clone().prop_map(Step::Release),
         2 => (some.clone(), amount.clone()).prop_map(|(permit, amount)| Step::Resize { permit, amount }),
-        1 => (some.clone(), amount.clone()).prop_map(|(permit, amount)| Step::Split { permit, amount }),
+        1 => (some.clone(), amount).prop_map(|(permit, amount)| Step::Split { permit, amount }),
         1 => (some.clone(), some.clone()).prop_map(|(one, other)| Step::Merge(one, other)),
-        1 => (some.clone(), 0..20_u64).prop_map(|(budget, limit)| Step::Limit { budget, limit }),
-        3 => amount.prop_map(Step::Wait),
-        1 => some.prop_map(Step::Cancel),
-        2 => Just(Step::Fetch),
+        1 => (some, 0..20_u64).prop_map(|(budget, limit)| Step::Limit { budget, limit }),
     ]
 }
 
@@ -360,114 +265,6 @@ fn nested_history(steps: &[Step]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// One budget on which requests wait, against a plain list of them.
-fn fair_history(steps: &[Step]) -> Result<(), TestCaseError> {
-    const MAX_WAITERS: usize = 5;
-    let budget = FairBudget::new("bytes", Limit::At(10), MAX_WAITERS);
-    let mut limit = 10;
-    let mut permits: Vec<(usize, Permit)> = Vec::new();
-    // Waits not fetched yet, oldest first, with what each wants.
-    let mut waits: VecDeque<(u64, Wait)> = VecDeque::new();
-    // Those of them that are in the queue by the model: the others have been answered.
-    let mut queued: VecDeque<u64> = VecDeque::new();
-    let mut held = 0_u64;
-    let mut refused = 0;
-    for step in steps {
-        // What was held by permits and by waits that were given something but did not fetch it.
-        match *step {
-            Step::Reserve { amount, .. } => {
-                let expected = queued.is_empty() && held + amount <= limit;
-                let reserved = budget.reserve(amount);
-                prop_assert_eq!(reserved.is_ok(), expected);
-                refused += u64::from(!expected);
-                held += if expected { amount } else { 0 };
-                permits.extend(reserved.ok().map(|permit| (0, permit)));
-            }
-            Step::Release(number) if !permits.is_empty() => {
-                let (_, permit) = permits.swap_remove(number % permits.len());
-                held -= permit.amount();
-            }
-            Step::Resize { permit, amount } => {
-                if let Some((_, permit)) = pick(&mut permits, permit) {
-                    let before = permit.amount();
-                    let grows = amount > before;
-                    let expected = !grows || (queued.is_empty() && held - before + amount <= limit);
-                    prop_assert_eq!(permit.resize(amount).is_ok(), expected);
-                    refused += u64::from(!expected);
-                    held = held - before + permit.amount();
-                }
-            }
-            Step::Limit { limit: new, .. } => {
-                limit = new;
-                budget.set_limit(Limit::At(limit));
-            }
-            Step::Wait(amount) => {
-                let fits = queued.is_empty() && held + amount <= limit;
-                let expected = amount <= limit && (fits || queued.len() < MAX_WAITERS);
-                let wait = budget.queue(amount);
-                prop_assert_eq!(wait.is_ok(), expected);
-                refused += u64::from(!expected);
-                if let Ok(wait) = wait {
-                    queued.push_back(amount);
-                    waits.push_back((amount, wait));
-                }
-            }
-            Step::Cancel(number) if !waits.is_empty() => {
-                // Waits are answered in order: the answered ones come first, unless refused.
-                let index = number % waits.len();
-                let (amount, mut wait) = waits.remove(index).unwrap();
-                match poll(&mut wait) {
-                    Poll::Ready(Ok(permit)) => {
-                        held -= amount;
-                        drop(permit);
-                    }
-                    Poll::Ready(Err(_)) => {}
-                    Poll::Pending => {
-                        let answered = (waits.len() + 1).checked_sub(queued.len()).unwrap();
-                        queued.remove(index - answered).unwrap();
-                    }
-                }
-                drop(wait);
-            }
-            Step::Fetch => {
-                if let Some((amount, mut wait)) = waits.pop_front() {
-                    match poll(&mut wait) {
-                        Poll::Ready(Ok(permit)) => {
-                            prop_assert_eq!(permit.amount(), amount);
-                            permits.push((0, permit));
-                        }
-                        Poll::Ready(Err(error)) => prop_assert!(error.is_over_limit),
-                        // The oldest of all: nobody after it was answered either.
-                        Poll::Pending => {
-                            prop_assert_eq!(queued.len(), waits.len() + 1);
-                            waits.push_front((amount, wait));
-                        }
-                    }
-                }
-            }
-            _ => {}
-        }
-        // The oldest go first, and only when they fit.
-        while let Some(oldest) = queued.front().copied() {
-            if oldest > limit {
-                refused += 1;
-            } else if held + oldest <= limit {
-                held += oldest;
-            } else {
-                break;
-            }
-            queued.pop_front();
-        }
-        let snapshot = budget.snapshot();
-        prop_assert_eq!(snapshot.current, held);
-        prop_assert_eq!(snapshot.refused, refused);
-        prop_assert_eq!(budget.waiting(), queued.len());
-    }
-    drop((permits, waits));
-    prop_assert_eq!((budget.snapshot().current, budget.waiting()), (0, 0));
-    Ok(())
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -475,11 +272,5 @@ proptest! {
     #[test]
     fn nested_budgets_agree_with_plain_sums(steps in proptest::collection::vec(step(), 0..120)) {
         nested_history(&steps)?;
-    }
-
-    /// Any history: first come first served, and nobody passes.
-    #[test]
-    fn waiting_agrees_with_a_plain_list(steps in proptest::collection::vec(step(), 0..120)) {
-        fair_history(&steps)?;
     }
 }

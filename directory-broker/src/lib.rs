@@ -20,6 +20,7 @@ mod assignments;
 mod dial;
 mod error;
 mod link;
+mod show;
 mod snapshot;
 mod spawner;
 mod worker;
@@ -56,6 +57,11 @@ pub async fn run(mut changes: watch::Receiver<Arc<RouterConfig>>) -> Result<(), 
     let listener = NamedListener::bind(&socket, &allowed).map_err(Error::Listen)?;
     let shared = Rc::new(Shared::new(Rc::clone(&snapshot), &config));
     let tasks = LocalSet::new();
+    tasks.spawn_local(show::serve(
+        Rc::clone(&shared),
+        config.ipc_dir.clone(),
+        allowed,
+    ));
     tasks.spawn_local(snapshot::watch(path.clone(), snapshot, identity));
     tasks.spawn_local({
         let shared = Rc::clone(&shared);

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use memory_admin::Count;
 use memory_config::{ConfigErrors, Directory, FileIdentity, Placement, Toolshed};
 use memory_wire::{Did, Reason};
 use tokio::sync::Notify;
@@ -24,6 +25,10 @@ const MAX_INLINE_LEN: u64 = 1 << 20;
 pub(crate) struct Snapshot {
     directory: Arc<Directory>,
     newest: Newest,
+    /// Since when the directory is the one that opens are placed by.
+    since: Instant,
+    /// Versions that could not be used.
+    failures: Count,
     /// Woken whenever a version has been read.
     read: Rc<Notify>,
 }
@@ -44,6 +49,8 @@ impl Snapshot {
         Self {
             directory: Arc::new(directory),
             newest: Newest::Current,
+            since: Instant::now(),
+            failures: Count::default(),
             read: Rc::default(),
         }
     }
@@ -60,6 +67,16 @@ impl Snapshot {
         }
     }
 
+    /// What it is, for whoever looks: whether opens are placed, spaces listed, its age, and versions that could not be used.
+    pub(crate) fn shown(&self) -> (bool, usize, Duration, u64) {
+        (
+            self.newest == Newest::Current,
+            self.directory.space_count(),
+            self.since.elapsed(),
+            self.failures.get(),
+        )
+    }
+
     /// A toolshed by its index.
     pub(crate) fn toolshed(&self, index: u16) -> Option<&Toolshed> {
         self.directory.toolshed(index)
@@ -74,11 +91,15 @@ impl Snapshot {
             }
             Ok(Some(directory)) => {
                 self.directory = Arc::new(directory);
+                self.since = Instant::now();
                 (Newest::Current, None)
             }
             Ok(None) => (Newest::Current, None),
             Err(()) => (Newest::Unreadable, Some(Reason::DirectoryUnreadable)),
         };
+        if self.newest != newest && newest != Newest::Current {
+            self.failures.add(1);
+        }
         self.newest = newest;
         self.read.notify_waiters();
         reason

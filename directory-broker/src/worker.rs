@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use memory_admin::{Count, CountBy, Histogram};
 use memory_budget::{Budget, Limit};
 use memory_config::RouterConfig;
 use memory_ipc::packets::{BrokerToWorker, WorkerToBroker};
@@ -35,7 +36,23 @@ pub(crate) struct Shared {
     pub(crate) snapshot: Rc<RefCell<Snapshot>>,
     bounds: Cell<Bounds>,
     /// Data sockets in setup, of all workers.
-    dials: Budget,
+    pub(crate) dials: Budget,
+    pub(crate) tally: Tally,
+}
+
+/// What all workers together have asked for, and got.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// Placements that were refused.
+    pub(crate) refused: CountBy<Reason>,
+    /// How long a connection to a toolshed took.
+    pub(crate) dialled: Histogram,
+    /// Those that did not come about.
+    pub(crate) failed: CountBy<Reason>,
+    pub(crate) committed: Count,
+    pub(crate) rolled_back: Count,
+    /// Data sockets that their worker did not settle.
+    pub(crate) unsettled: Count,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +77,8 @@ impl Shared {
         Self {
             snapshot,
             bounds: Cell::new(Bounds::of(config)),
-            dials: Budget::new("pending-dials", dial_limit(config)),
+            dials: Budget::new("max_pending_dials", dial_limit(config)),
+            tally: Tally::default(),
         }
     }
 
@@ -297,6 +315,7 @@ impl Worker {
             settle,
             ..
         } = self.shared.bounds.get();
+        let (tally, begun) = (&self.shared.tally, Instant::now());
         let dialled = dial(toolshed.address, deadline, tcp_user)
             .await
             .and_then(|socket| {
@@ -304,8 +323,12 @@ impl Worker {
                 Ok((socket, copy))
             });
         let (socket, copy) = match dialled {
-            Ok(sockets) => sockets,
+            Ok(sockets) => {
+                tally.dialled.observe(begun.elapsed());
+                sockets
+            }
             Err(reason) => {
+                tally.failed.add(reason, 1);
                 if self.is_to_be_logged() {
                     tracing::warn!(%reason, connection = %self.connection, toolshed = toolshed.name, "no data socket");
                 }
@@ -347,6 +370,7 @@ impl Worker {
         drop(socket);
         let settled = timeout(settle, until_settled).await;
         drop((reserved, guards));
+        tally.unsettled.add(u64::from(settled.is_err()));
         settled.map(|_| ()).map_err(|_| Ended::Unsettled)
     }
 
@@ -356,6 +380,7 @@ impl Worker {
             .borrow_mut()
             .commit(index, ticket)
             .map_err(|_| Ended::NotPending)?;
+        self.shared.tally.committed.add(1);
         if let Some(PendingSocket { socket, settled }) = self.pending.borrow_mut().take() {
             drop(socket);
             // Whoever waited may have run out of patience just now.
@@ -384,10 +409,12 @@ impl Worker {
             let _ = settled.send(());
         }
         self.assignments.borrow_mut().end_rollback();
+        self.shared.tally.rolled_back.add(1);
         self.send(&BrokerToWorker::Confirmed, &[]).await
     }
 
     async fn refuse(&self, sequence: u32, reason: Reason) -> Result<(), Ended> {
+        self.shared.tally.refused.add(reason, 1);
         if self.is_to_be_logged() {
             tracing::info!(%reason, connection = %self.connection, "placement refused");
         }

@@ -2,10 +2,13 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use memory_admin::{Count, CountBy, Family, Snapshot, socket_path};
+use memory_budget::{Budget, Limit};
 use memory_config::{CredentialError, PemError, RouterConfig};
 use memory_ipc::memfd::MemfdError;
 use memory_ipc::packets::{KeyAgentToSpawner, SpawnerToKeyAgent};
@@ -22,6 +25,8 @@ use crate::worker_channel::serve;
 
 /// The name of the key agent's socket in `ipc_dir`.
 pub const SOCKET_NAME: &str = "key-agent.sock";
+
+const ROLE: &str = "key-agent";
 
 /// Pause after the system refused to accept: out of descriptors, which a moment may mend.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -96,9 +101,11 @@ pub async fn run(mut config: watch::Receiver<Arc<RouterConfig>>) -> Result<(), K
     let agent = Rc::new(Agent::new(key, &first)?);
     let socket = NamedListener::bind(&first.ipc_dir.join(SOCKET_NAME), &[geteuid().as_raw()])
         .map_err(KeyAgentError::Listen)?;
+    let ipc_dir = first.ipc_dir.clone();
     drop(first);
     tracing::info!(reason = "started", schemes = ?agent.announced.borrow().schemes, "the key agent is ready");
     let tasks = LocalSet::new();
+    tasks.spawn_local(Rc::clone(&agent).show(ipc_dir));
     tasks.spawn_local({
         let agent = Rc::clone(&agent);
         async move {
@@ -133,17 +140,24 @@ impl Announced {
     }
 }
 
+/// What there has been.
+#[derive(Debug, Default)]
+struct Tally {
+    signatures: Count,
+    /// Channels that were ended for what their worker asked or did.
+    refused: CountBy<&'static str>,
+}
+
 /// What every task of the process shares.
 pub(crate) struct Agent {
     /// The pair in force.
     announced: watch::Sender<Rc<Announced>>,
     /// How long a worker has for its handshake, and so its channel to live.
     patience: Cell<Duration>,
-    /// Bounds the worker channels that are open at once. They live as long as a handshake at most, so this is reached only
-    /// by a spawner that does not keep to `max_workers` itself.
-    max_channels: Cell<usize>,
-    /// One reference for each open worker channel, and this one.
-    channels: Rc<()>,
+    /// Worker channels that are open. They live as long as a handshake at most, so the bound is reached only by a spawner that
+    /// does not keep to `max_workers` itself.
+    channels: Budget,
+    tally: Rc<Tally>,
 }
 
 impl Agent {
@@ -151,15 +165,41 @@ impl Agent {
         Ok(Self {
             announced: watch::Sender::new(Announced::new(1, key)?),
             patience: Cell::new(config.timeouts.handshake),
-            max_channels: Cell::new(max_channels(config)),
-            channels: Rc::new(()),
+            channels: Budget::new("signing_channels", max_channels(config)),
+            tally: Rc::default(),
         })
+    }
+
+    /// Shows the role for ever, to its own user and to root.
+    async fn show(self: Rc<Self>, ipc_dir: PathBuf) {
+        let started = SystemTime::now();
+        let allowed = [geteuid().as_raw(), 0];
+        memory_admin::serve(&socket_path(&ipc_dir, ROLE), &allowed, || {
+            Snapshot::new(ROLE, started)
+                .budget(&self.channels)
+                .family(
+                    Family::counter("signatures_total", "Handshakes that were signed")
+                        .value(self.tally.signatures.get()),
+                )
+                .family(
+                    Family::counter(
+                        "signing_refusals_total",
+                        "Channels of workers that were ended for what they asked, by reason",
+                    )
+                    .by("reason", &self.tally.refused),
+                )
+                .family(
+                    Family::counter("certificates_total", "Certificates that have been in force")
+                        .value(u64::from(self.announced.borrow().number)),
+                )
+        })
+        .await;
     }
 
     /// Takes a configuration, and the certificate and key that it names if both can be used.
     pub(crate) fn reload(&self, config: &RouterConfig) {
         self.patience.set(config.timeouts.handshake);
-        self.max_channels.set(max_channels(config));
+        self.channels.set_limit(max_channels(config));
         let present = Rc::clone(&self.announced.borrow());
         let next = TlsKey::load(&config.public_certificate, &config.tls_key)
             .and_then(|key| Announced::new(present.number.saturating_add(1), key));
@@ -291,19 +331,18 @@ impl Agent {
     }
 
     fn serve_worker(&self, connection: ConnectionId, channel: Channel, key: Rc<TlsKey>) {
-        // Counted by its references, this one's own apart.
-        let open = Rc::clone(&self.channels);
-        if Rc::strong_count(&open).saturating_sub(1) > self.max_channels.get() {
+        let Ok(open) = self.channels.reserve(1) else {
             tracing::error!(reason = Reason::Capacity.as_str(), %connection, "too many workers wait for a signature");
             return;
-        }
-        let patience = self.patience.get();
+        };
+        let (patience, tally) = (self.patience.get(), Rc::clone(&self.tally));
         let task = async move {
-            let end = serve(&channel, &key, patience).await;
+            let end = serve(&channel, &key, patience, &tally.signatures).await;
             drop((channel, open));
             if end.is_regular() {
                 tracing::debug!(reason = end.reason(), "a worker's channel ended");
             } else {
+                tally.refused.add(end.reason(), 1);
                 tracing::warn!(
                     reason = end.reason(),
                     error = &end as &dyn std::error::Error,
@@ -334,6 +373,6 @@ async fn announce(channel: &Channel, announced: &Announced) -> Result<(), Spawne
 
 /// Twice as many as there may be workers, since the channel of a worker that has ended may still be waiting to be found
 /// closed.
-fn max_channels(config: &RouterConfig) -> usize {
-    usize::try_from(config.limits.max_workers.saturating_mul(2)).unwrap_or(usize::MAX)
+fn max_channels(config: &RouterConfig) -> Limit {
+    Limit::At(config.limits.max_workers.saturating_mul(2))
 }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use memory_admin::Count;
 use memory_ipc::packets::{KeyAgentToWorker, WorkerToKeyAgent};
 use memory_ipc::{Channel, ChannelError};
 use memory_wire::Reason;
@@ -59,8 +60,13 @@ impl ChannelEnd {
     }
 }
 
-/// Signs for one worker until its channel ends, at the latest `patience` from now.
-pub(crate) async fn serve(channel: &Channel, key: &Rc<TlsKey>, patience: Duration) -> ChannelEnd {
+/// Signs for one worker until its channel ends, at the latest `patience` from now; counts the signatures.
+pub(crate) async fn serve(
+    channel: &Channel,
+    key: &Rc<TlsKey>,
+    patience: Duration,
+    signatures: &Count,
+) -> ChannelEnd {
     let deadline = Instant::now() + patience;
     let mut left = MAX_SIGNATURES;
     loop {
@@ -86,11 +92,14 @@ pub(crate) async fn serve(channel: &Channel, key: &Rc<TlsKey>, patience: Duratio
             return ChannelEnd::Input;
         };
         let answer = match key.sign(scheme, &input) {
-            Ok(signature) => KeyAgentToWorker::Signed {
-                sequence,
-                status: SIGNED,
-                signature,
-            },
+            Ok(signature) => {
+                signatures.add(1);
+                KeyAgentToWorker::Signed {
+                    sequence,
+                    status: SIGNED,
+                    signature,
+                }
+            }
             Err(error) => {
                 tracing::error!(
                     reason = Reason::Internal.as_str(),

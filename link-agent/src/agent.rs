@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use memory_admin::{Count, Snapshot};
 use memory_config::{RevocationList, RouterConfig, Toolshed};
 use memory_wire::admission::MAX_SKEW;
 use memory_wire::ids::{Challenge, ConnectionId, ContextId, Digest, Ticket};
@@ -17,6 +18,7 @@ use crate::links::Links;
 use crate::queue::{Class, QueueLimits};
 use crate::registry::PrincipalRegistry;
 use crate::revocation::Revocations;
+use crate::show;
 use crate::signer::{Bound, Signer};
 use crate::spaces::SpaceRegistry;
 use crate::ticket::BindFault;
@@ -40,6 +42,8 @@ pub(crate) struct Agent {
     spaces: SpaceRegistry,
     pub(crate) revocations: Revocations,
     pub(crate) contexts: HashMap<ContextId, Context>,
+    /// Statements that were accepted, the same ones again left out.
+    accepted: Count,
     /// When the log was told last of a data socket's greeting whose time is off.
     skew_told: Option<Instant>,
 }
@@ -89,6 +93,7 @@ impl Agent {
             spaces: SpaceRegistry::new(config.limits.max_connections_per_space),
             revocations: Revocations::default(),
             contexts: HashMap::new(),
+            accepted: Count::default(),
             skew_told: None,
         }
     }
@@ -101,6 +106,21 @@ impl Agent {
         self.spaces
             .set_limit(config.limits.max_connections_per_space);
         self.links.set_limits(queue_limits(config));
+    }
+
+    /// What it shows of its state, in `snapshot`.
+    pub(crate) fn show(&self, snapshot: Snapshot, now: Instant) -> Snapshot {
+        let snapshot = snapshot
+            .budget(self.spaces.fullest())
+            .budget(self.registry.fullest());
+        show::agent(
+            show::links(snapshot, self.links.shown(now)),
+            &show::Numbers {
+                contexts: self.contexts.len(),
+                statements: self.accepted.get(),
+                revoked: self.revocations.len(),
+            },
+        )
     }
 
     /// Makes a context under a random identifier. `false` if it exists: the caller draws another.
@@ -239,6 +259,7 @@ impl Agent {
         };
         let admission = context.authenticate(statement, around)?;
         if admission.is_new {
+            self.accepted.add(1);
             let task = Task::Verified {
                 principal: admission.principal,
             };

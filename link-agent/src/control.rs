@@ -185,10 +185,17 @@ impl Agent {
         let Some(link) = self.links.link_mut(index) else {
             return Ok(());
         };
+        let asked = link.queue.oldest_sent();
         let mut job = link
             .queue
             .answer(response.sequence)
             .ok_or(AnswerFault::Order)?;
+        if let (Some(asked), Some(history)) = (asked, self.links.history(index)) {
+            let took = now.since(asked);
+            history.answers.observe(took);
+            history.last_answer.set(Some(took));
+            history.refusals.add(u64::from(!response.is_success()));
+        }
         let Some(context) = self.contexts.get_mut(&job.context) else {
             return Ok(());
         };
@@ -229,7 +236,9 @@ impl Agent {
         let Some(link) = self.links.link_mut(index) else {
             return;
         };
+        let mut late = 0;
         link.queue.expire(now, |job, expiry| {
+            late += 1;
             let upstream = contexts
                 .get_mut(&job.context)
                 .map(|context| context.upstream_mut(index));
@@ -249,6 +258,9 @@ impl Agent {
             };
             job.tell(Err(reason));
         });
+        if let Some(history) = self.links.history(index) {
+            history.timeouts.add(late);
+        }
     }
 
     /// When [`Self::expire`] or [`Self::next_message`] has something to do next without anything arriving.

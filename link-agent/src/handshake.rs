@@ -48,7 +48,7 @@ pub(crate) struct DialTimes {
 /// [`LinkFault`].
 pub(crate) async fn establish(
     agent: &RefCell<Agent>,
-    toolshed: &Toolshed,
+    (index, toolshed): (u16, &Toolshed),
     config: Arc<ClientConfig>,
     times: DialTimes,
 ) -> Result<Established, LinkFault> {
@@ -58,6 +58,9 @@ pub(crate) async fn establish(
         let hello = ToolshedHello::verify(&hello, &toolshed.did)
             .map_err(|fault| judge_hello(&hello, &toolshed.did, fault))?;
         let skew = Moment::now().skew(hello.issued);
+        if let Some(history) = agent.borrow().links.history(index) {
+            history.skew.set(Some(skew));
+        }
         if skew.unsigned_abs() > MAX_HELLO_AGE {
             return Err(LinkFault::HelloAge(skew));
         }

@@ -41,6 +41,7 @@ mod queue;
 mod refusals;
 mod registry;
 mod revocation;
+mod show;
 mod signer;
 mod spaces;
 #[cfg(test)]
@@ -53,6 +54,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use memory_admin::CountBy;
 use memory_config::{Directory, DirectorySource, Identity, RouterConfig, Timeouts};
 use memory_ipc::NamedListener;
 use memory_sandbox::protect_secrets;
@@ -81,6 +83,8 @@ pub(crate) struct Shared {
     brokers: RefCell<HashMap<ConnectionId, Rc<BrokerSeat>>>,
     /// Whether the offer is frozen.
     ready: watch::Sender<bool>,
+    /// Requests of workers and brokers that were refused.
+    refusals: Rc<CountBy<Reason>>,
 }
 
 impl Shared {
@@ -116,6 +120,7 @@ pub async fn run(changes: watch::Receiver<Arc<RouterConfig>>) -> Result<(), Erro
         config: changes.clone(),
         brokers: RefCell::default(),
         ready: watch::Sender::new(false),
+        refusals: Rc::default(),
     });
     // Before anybody can be admitted.
     let mut revocations = Watch::new(&config.state_dir);
@@ -142,6 +147,7 @@ pub async fn run(changes: watch::Receiver<Arc<RouterConfig>>) -> Result<(), Erro
         ));
     }
     tasks.spawn_local(freeze(Rc::clone(&shared)));
+    tasks.spawn_local(show::serve(Rc::clone(&shared), allowed));
     tasks.spawn_local(revocations.follow(Rc::clone(&shared)));
     tasks.spawn_local(configure(Rc::clone(&shared), changes));
     tasks.run_until(channels::serve(listener, shared)).await;

@@ -43,7 +43,14 @@ pub(crate) async fn maintain(
             handshake: times.link_handshake,
             tcp_user: times.tcp_user,
         };
-        match establish(&shared.agent, &toolshed, Arc::clone(&config), times).await {
+        match establish(
+            &shared.agent,
+            (index, &toolshed),
+            Arc::clone(&config),
+            times,
+        )
+        .await
+        {
             Ok(established) => {
                 last_failure = None;
                 let since = Instant::now();

@@ -1,8 +1,11 @@
 //! The links as they stand, and the offer made of them.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use memory_admin::{Count, Histogram};
+use memory_budget::{Budget, Limit};
 use memory_config::Toolshed;
 use memory_wire::flags::Flags;
 use memory_wire::ids::{ContextId, Digest, EpochId};
@@ -39,6 +42,7 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) epoch: EpochId,
+    since: Instant,
     flags: Flags,
     /// Whether it supports the frozen offer. Before the offer is frozen nothing is.
     is_usable: bool,
@@ -57,10 +61,57 @@ enum State {
 struct Entry {
     toolshed: Rc<Toolshed>,
     state: State,
-    /// Whether there was a link before.
-    was_up: bool,
     wakes: Rc<Wakes>,
+    history: History,
 }
+
+/// What is known of a toolshed over all its links.
+#[derive(Debug)]
+pub(crate) struct History {
+    /// Requests that wait to be sent (`max_link_waiters`).
+    pub(crate) waiters: Budget,
+    /// Links that there have been.
+    pub(crate) epochs: Count,
+    /// How long the toolshed takes to answer a control request.
+    pub(crate) answers: Histogram,
+    /// The last of them.
+    pub(crate) last_answer: Cell<Option<Duration>>,
+    /// Control requests that it refused.
+    pub(crate) refusals: Count,
+    /// Askers who waited too long: for their request to be sent, or for its answer.
+    pub(crate) timeouts: Count,
+    /// By how many seconds its clock was ahead at the last greeting.
+    pub(crate) skew: Cell<Option<i64>>,
+}
+
+impl History {
+    fn new(limits: QueueLimits) -> Self {
+        Self {
+            waiters: Budget::new("max_link_waiters", Limit::At(limits.waiters)),
+            epochs: Count::default(),
+            answers: Histogram::default(),
+            last_answer: Cell::default(),
+            refusals: Count::default(),
+            timeouts: Count::default(),
+            skew: Cell::default(),
+        }
+    }
+}
+
+/// A link as it is shown.
+#[derive(Debug)]
+pub(crate) struct Shown<'a> {
+    pub(crate) index: u16,
+    /// One of [`LINK_STATES`].
+    pub(crate) state: &'static str,
+    /// How long it has stood.
+    pub(crate) age: Option<Duration>,
+    pub(crate) unanswered: usize,
+    pub(crate) history: &'a History,
+}
+
+/// What a link can be: not there, refused for its toolshed's cell mode, used, there and not used.
+pub(crate) const LINK_STATES: [&str; 4] = ["down", "other-cell-mode", "up", "unused"];
 
 /// What wakes the sides of a link.
 #[derive(Debug, Default)]
@@ -104,8 +155,8 @@ impl Links {
         let entry = |toolshed| Entry {
             toolshed: Rc::new(toolshed),
             state: State::Down,
-            was_up: false,
             wakes: Rc::default(),
+            history: History::new(limits),
         };
         Self {
             entries: toolsheds.into_iter().map(entry).collect(),
@@ -121,10 +172,41 @@ impl Links {
     pub(crate) fn set_limits(&mut self, limits: QueueLimits) {
         self.limits = limits;
         for entry in &mut self.entries {
+            entry.history.waiters.set_limit(Limit::At(limits.waiters));
             if let State::Up(link) = &mut entry.state {
                 link.queue.set_limits(limits);
             }
         }
+    }
+
+    /// Every link as it is now.
+    pub(crate) fn shown(&self, now: Instant) -> impl Iterator<Item = Shown<'_>> {
+        (0..=u16::MAX)
+            .zip(&self.entries)
+            .map(move |(index, entry)| {
+                let [down, other_mode, up, unused] = LINK_STATES;
+                let link = self.link(index);
+                let state = match &entry.state {
+                    State::Down => down,
+                    State::OtherMode => other_mode,
+                    State::Up(link) if link.is_usable => up,
+                    State::Up(_) => unused,
+                };
+                Shown {
+                    index,
+                    state,
+                    age: link.map(|link| now.saturating_duration_since(link.since)),
+                    unanswered: link.map_or(0, |link| link.queue.unanswered()),
+                    history: &entry.history,
+                }
+            })
+    }
+
+    /// What is known of a toolshed.
+    pub(crate) fn history(&self, index: u16) -> Option<&History> {
+        self.entries
+            .get(usize::from(index))
+            .map(|entry| &entry.history)
     }
 
     /// Every toolshed with its index and what wakes its link.
@@ -160,13 +242,15 @@ impl Links {
             .offer
             .as_ref()
             .is_some_and(|offer| offer.is_supported_by(&flags));
-        let mut queue = ControlQueue::new(self.limits);
         if let Some(entry) = self.entries.get_mut(usize::from(index)) {
-            if std::mem::replace(&mut entry.was_up, true) {
+            let mut queue = ControlQueue::new(self.limits, entry.history.waiters.clone());
+            if entry.history.epochs.get() > 0 {
                 queue.spread(now);
             }
+            entry.history.epochs.add(1);
             entry.state = State::Up(Box::new(Link {
                 epoch,
+                since: now,
                 flags,
                 is_usable,
                 queue,

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use memory_budget::{Budget, Limit, Permit};
+use memory_budget::{Budget, Permit};
 use memory_wire::codec::MAX_RECORD_LEN;
 
 use crate::bucket::TokenBucket;
@@ -38,7 +38,7 @@ pub(crate) enum Class {
 /// Bounds of a queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueueLimits {
-    /// Requests of the classes `Paced` and `Asked` that may wait.
+    /// Requests of the classes `Paced` and `Asked` that may wait, at each link.
     pub(crate) waiters: u64,
     /// How long one of them may wait.
     pub(crate) wait: Duration,
@@ -73,13 +73,14 @@ pub(crate) struct ControlQueue<J> {
 }
 
 impl<J> ControlQueue<J> {
-    pub(crate) fn new(limits: QueueLimits) -> Self {
+    /// One that counts its waiters in `waiters`, whose bound the caller sets.
+    pub(crate) fn new(limits: QueueLimits, waiters: Budget) -> Self {
         Self {
             limits,
             bucket: TokenBucket::new(limits.rate),
             paced: VecDeque::new(),
             others: VecDeque::new(),
-            waiters: Budget::new("link-waiters", Limit::At(limits.waiters)),
+            waiters,
             arrivals: 0,
             outstanding: VecDeque::new(),
             outstanding_len: 0,
@@ -95,7 +96,6 @@ impl<J> ControlQueue<J> {
     /// Bounds what comes from now on differently. What waits keeps the time it was given.
     pub(crate) fn set_limits(&mut self, limits: QueueLimits) {
         self.limits = limits;
-        self.waiters.set_limit(Limit::At(limits.waiters));
         self.bucket.set_rate(limits.rate);
     }
 
@@ -155,10 +155,21 @@ impl<J> ControlQueue<J> {
             job,
             len,
             sequence: self.next_sequence,
+            at: now,
             expires,
         });
         self.outstanding_len += len;
         self.next_sequence += 1;
+    }
+
+    /// Requests that the toolshed owes an answer.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.outstanding.len()
+    }
+
+    /// When the request left whose answer comes next.
+    pub(crate) fn oldest_sent(&self) -> Option<Instant> {
+        self.outstanding.front().map(|oldest| oldest.at)
     }
 
     /// Takes the request that an answer belongs to. `None`: the toolshed answers what was not asked, or out of order.
@@ -247,13 +258,22 @@ struct Outstanding<J> {
     job: J,
     len: usize,
     sequence: u64,
+    at: Instant,
     /// `None` once its asker has been refused.
     expires: Option<Instant>,
 }
 
 #[cfg(test)]
 mod tests {
+    use memory_budget::Limit;
+
     use super::*;
+
+    /// With waiters of its own.
+    fn queue<J>(limits: QueueLimits) -> ControlQueue<J> {
+        let waiters = Budget::new("waiters", Limit::At(limits.waiters));
+        ControlQueue::new(limits, waiters)
+    }
 
     const LIMITS: QueueLimits = QueueLimits {
         waiters: 3,
@@ -280,15 +300,15 @@ mod tests {
     #[test]
     fn new_limits_hold_for_what_comes_after() {
         let now = Instant::now();
-        let mut queue = ControlQueue::new(LIMITS);
+        let mut queue = queue(LIMITS);
         for job in [1, 2, 3] {
             queue.push(job, Class::Asked, now).unwrap();
         }
         queue.set_limits(QueueLimits {
-            waiters: 2,
             wait: Duration::from_secs(1),
             ..LIMITS
         });
+        queue.waiters.set_limit(Limit::At(2));
         // Those that wait stay, and nobody joins them until there are fewer than the bound.
         assert_eq!(queue.push(4, Class::Asked, now), Err(4));
         assert_eq!(expired(&mut queue, now + Duration::from_secs(1)), []);
@@ -305,7 +325,7 @@ mod tests {
     #[test]
     fn numbers_from_one_and_matches_answers_in_order() {
         let now = Instant::now();
-        let mut queue = ControlQueue::new(LIMITS);
+        let mut queue = queue(LIMITS);
         assert_eq!(queue.next_sequence(), 1);
         for job in [10, 11, 12] {
             queue.push(job, Class::Asked, now).unwrap();
@@ -322,7 +342,7 @@ mod tests {
     #[test]
     fn keeps_at_most_thirty_two_outstanding() {
         let now = Instant::now();
-        let mut queue = ControlQueue::new(QueueLimits {
+        let mut queue = queue(QueueLimits {
             waiters: 100,
             ..LIMITS
         });
@@ -337,7 +357,7 @@ mod tests {
     #[test]
     fn keeps_at_most_128_kib_outstanding() {
         let now = Instant::now();
-        let mut queue = ControlQueue::new(QueueLimits {
+        let mut queue = queue(QueueLimits {
             waiters: 100,
             ..LIMITS
         });
@@ -352,7 +372,7 @@ mod tests {
     #[test]
     fn refuses_past_its_waiters_but_keeps_what_must_be_said() {
         let now = Instant::now();
-        let mut queue = ControlQueue::new(LIMITS);
+        let mut queue = queue(LIMITS);
         for job in 0..3 {
             queue.push(job, Class::Asked, now).unwrap();
         }
@@ -366,7 +386,7 @@ mod tests {
     #[test]
     fn refuses_who_waits_too_long_and_tells_the_next_deadline() {
         let now = Instant::now();
-        let mut queue = ControlQueue::new(QueueLimits {
+        let mut queue = queue(QueueLimits {
             waiters: 100,
             ..LIMITS
         });
@@ -394,7 +414,7 @@ mod tests {
     #[test]
     fn a_turn_that_is_due_is_no_deadline() {
         let now = Instant::now();
-        let mut queue = ControlQueue::new(QueueLimits {
+        let mut queue = queue(QueueLimits {
             rate: Some(1),
             ..LIMITS
         });
@@ -407,7 +427,7 @@ mod tests {
     #[test]
     fn spreads_from_the_first_request_on() {
         let now = Instant::now();
-        let mut queue = ControlQueue::new(QueueLimits {
+        let mut queue = queue(QueueLimits {
             rate: Some(4),
             ..LIMITS
         });
@@ -422,7 +442,7 @@ mod tests {
     #[test]
     fn paces_admissions_and_lets_others_pass() {
         let now = Instant::now();
-        let mut queue = ControlQueue::new(QueueLimits {
+        let mut queue = queue(QueueLimits {
             waiters: 100,
             rate: Some(1),
             ..LIMITS

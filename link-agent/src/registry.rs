@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use memory_budget::{Budget, Permit, Refused};
+use memory_budget::{Budget, Permit, Refused, Snapshot};
 use memory_config::Limit;
 use memory_wire::Did;
 use memory_wire::ids::ContextId;
@@ -13,6 +13,20 @@ use memory_wire::ids::ContextId;
 pub(crate) struct PrincipalRegistry {
     limit: Limit<u64>,
     active: HashMap<Did, Contexts>,
+}
+
+const NAME: &str = "max_connections_per_principal";
+
+/// Of budgets that come and go, the one that most is reserved of; an empty one if there is none.
+pub(crate) fn fullest<'a>(
+    name: &'static str,
+    limit: Limit<u64>,
+    budgets: impl Iterator<Item = &'a Budget>,
+) -> Snapshot {
+    budgets.max_by_key(|budget| budget.current()).map_or_else(
+        || Budget::new(name, limit.get().into()).snapshot(),
+        Budget::snapshot,
+    )
 }
 
 /// The contexts on which one principal is active.
@@ -59,7 +73,7 @@ impl PrincipalRegistry {
     ) -> Result<(), Refused> {
         let limit = self.limit.get();
         let contexts = self.active.entry(principal).or_insert_with(|| Contexts {
-            budget: Budget::new("principal-connections", limit.into()),
+            budget: Budget::new(NAME, limit.into()),
             leases: HashMap::new(),
         });
         if let Some(lease) = contexts.leases.get_mut(&context) {
@@ -76,6 +90,15 @@ impl PrincipalRegistry {
         };
         contexts.leases.insert(context, lease);
         Ok(())
+    }
+
+    /// The principal that is active on most connections.
+    pub(crate) fn fullest(&self) -> Snapshot {
+        fullest(
+            NAME,
+            self.limit,
+            self.active.values().map(|contexts| &contexts.budget),
+        )
     }
 
     /// Notes that `principal` is no longer active on `context`.

@@ -36,6 +36,11 @@ pub(crate) struct Revocations {
 }
 
 impl Revocations {
+    /// Principals on the list in force.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// Whether a new statement of `principal` may be taken; under which state of the list it is.
     ///
     /// # Errors

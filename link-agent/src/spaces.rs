@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 
-use memory_budget::{Budget, Permit, Refused};
+use memory_budget::{Budget, Permit, Refused, Snapshot};
 use memory_config::Limit;
 use memory_wire::Did;
+
+use crate::registry::fullest;
 
 /// Counts, for every space, the connections that are for it alone (`max_connections_per_space`). A space without any takes no
 /// memory, so that there are never more entries than connections, whatever spaces clients ask for.
@@ -13,6 +15,8 @@ pub(crate) struct SpaceRegistry {
     limit: Limit<u64>,
     spaces: HashMap<Did, Budget>,
 }
+
+const NAME: &str = "max_connections_per_space";
 
 /// A connection's place at its space. [`SpaceRegistry::leave`] takes it back.
 #[derive(Debug)]
@@ -46,8 +50,13 @@ impl SpaceRegistry {
         let budget = self
             .spaces
             .entry(space)
-            .or_insert_with(|| Budget::new("space-connections", limit));
+            .or_insert_with(|| Budget::new(NAME, limit));
         budget.reserve(1).map(|permit| Place { space, permit })
+    }
+
+    /// The space that most connections are for.
+    pub(crate) fn fullest(&self) -> Snapshot {
+        fullest(NAME, self.limit, self.spaces.values())
     }
 
     /// Gives a place back.

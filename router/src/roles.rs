@@ -4,9 +4,7 @@ use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::path::Path;
-use std::time::SystemTime;
 
-use memory_admin::Snapshot;
 use memory_sandbox::SandboxError;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
@@ -14,9 +12,9 @@ use tokio::task::LocalSet;
 use crate::accepted::Accepted;
 use crate::check::{self, Part};
 use crate::exit::{Exit, Failure};
-use crate::reload::{Changes, Hangups, Reloader};
+use crate::reload::{Hangups, Reloader};
 use crate::signals::StopSignals;
-use crate::{isolation, listener, logging, metrics, run, spawner, supervised, survey};
+use crate::{isolation, listener, logging, metrics, run, spawner, supervised};
 
 /// Runs the listener.
 pub(crate) fn listener(config_file: &Path) -> Result<(), Failure> {
@@ -48,8 +46,7 @@ pub(crate) fn key_agent(config_file: &Path) -> Result<(), Failure> {
         config_file,
     )?;
     let changes = begun.reloader.changes();
-    let shown = show_process("key-agent", changes.clone());
-    begun.block_on(until_stopped("key-agent", shown, async {
+    begun.block_on(until_stopped("key-agent", async {
         memory_key_agent::run(changes)
             .await
             .map_err(|error| match error {
@@ -73,8 +70,7 @@ pub(crate) fn link_agent(config_file: &Path) -> Result<(), Failure> {
         config_file,
     )?;
     let changes = begun.reloader.changes();
-    let shown = show_process("link-agent", changes.clone());
-    begun.block_on(until_stopped("link-agent", shown, async {
+    begun.block_on(until_stopped("link-agent", async {
         memory_link_agent::run(changes)
             .await
             .map_err(|error| match error {
@@ -96,8 +92,7 @@ pub(crate) fn directory_broker(config_file: &Path) -> Result<(), Failure> {
         config_file,
     )?;
     let changes = begun.reloader.changes();
-    let shown = show_process("directory-broker", changes.clone());
-    begun.block_on(until_stopped("directory-broker", shown, async {
+    begun.block_on(until_stopped("directory-broker", async {
         memory_directory_broker::run(changes)
             .await
             .map_err(|error| match error {
@@ -113,11 +108,7 @@ pub(crate) fn directory_broker(config_file: &Path) -> Result<(), Failure> {
 pub(crate) fn metrics(config_file: &Path) -> Result<(), Failure> {
     let begun = begin("metrics", isolation::metrics, &[Part::Metrics], config_file)?;
     let changes = begun.reloader.changes();
-    begun.block_on(until_stopped(
-        "metrics",
-        std::future::pending(),
-        metrics::run(changes),
-    ))
+    begun.block_on(until_stopped("metrics", metrics::run(changes)))
 }
 
 /// Runs a worker. It reads no file and writes no log: its channel is all it has.
@@ -213,18 +204,10 @@ fn agent_failure(exit: Exit, error: impl Error + Send + Sync + 'static) -> Failu
     Failure::because(exit, "cannot serve", error)
 }
 
-/// Shows a role that has nothing to tell but what any process can.
-async fn show_process(role: &'static str, changes: Changes) {
-    let started = SystemTime::now();
-    let ipc_dir = changes.borrow().ipc_dir.clone();
-    survey::show(&ipc_dir, role, || Snapshot::new(role, started)).await;
-}
-
-/// Runs an agent until it fails or a signal asks it to stop, and shows it meanwhile. Agents keep nothing that would have to be
+/// Runs an agent until it fails or a signal asks it to stop. Agents keep nothing that would have to be
 /// finished: who asks for a stop stops those that use them first.
 async fn until_stopped(
     role: &'static str,
-    shown: impl Future<Output = ()>,
     agent: impl Future<Output = Result<(), Failure>>,
 ) -> Result<(), Failure> {
     let mut signals = StopSignals::new()?;
@@ -235,7 +218,6 @@ async fn until_stopped(
             Ok(())
         }
         // Showing goes on for ever.
-        () = shown => Ok(()),
     }
 }
 

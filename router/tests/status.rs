@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::deployment::{Deployment, until};
 use support::{EXECUTABLE, Fixture, PATIENCE, free_address, signal_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -64,6 +64,52 @@ async fn every_role_is_told_with_its_numbers() {
         let found = sample(&status, name, &labels);
         assert_eq!(found, Some(&Value::from(expected)), "{name} {labels:?}");
     }
+    // The agents' own: one connection, one key, one space at the first toolshed.
+    for (name, labels, expected) in [
+        (
+            "link_state",
+            &[("toolshed", "0"), ("state", "up")][..],
+            json!(1),
+        ),
+        (
+            "link_state",
+            &[("toolshed", "0"), ("state", "down")],
+            json!(0),
+        ),
+        ("link_epochs_total", &[("toolshed", "0")], json!(1)),
+        ("link_unanswered_requests", &[("toolshed", "0")], json!(0)),
+        ("contexts", &[], json!(1)),
+        ("statements_total", &[], json!(1)),
+        ("directory_usable", &[], json!(1)),
+        ("directory_failures_total", &[], json!(0)),
+        ("data_sockets_total", &[("outcome", "committed")], json!(1)),
+        (
+            "data_sockets_total",
+            &[("outcome", "rolled-back")],
+            json!(0),
+        ),
+        ("signatures_total", &[], json!(1)),
+    ] {
+        let found = sample(&status, name, labels);
+        assert_eq!(found, Some(&expected), "{name} {labels:?}");
+    }
+    // Both read whole seconds, one after the other.
+    let skew = sample(&status, "toolshed_clock_skew_seconds", &[("toolshed", "0")]);
+    let skew = skew.and_then(Value::as_f64).unwrap();
+    assert!(skew.abs() <= 1.0, "{skew}");
+    for (name, labels) in [
+        ("control_request_seconds", &[("toolshed", "0")][..]),
+        ("dial_seconds", &[]),
+    ] {
+        let counts = &sample(&status, name, labels).unwrap()["counts"];
+        let all: u64 = counts
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_u64)
+            .sum();
+        assert!(all > 0, "{name}");
+    }
     let budget = |role: &str, name: &str| {
         let budgets = status["budgets"].as_array().unwrap();
         let mut found = budgets
@@ -77,6 +123,18 @@ async fn every_role_is_told_with_its_numbers() {
         assert_eq!(workers["limit"], 512, "{role}");
         assert_eq!(workers["full"], false, "{role}");
     }
+    let keys = budget("link-agent", "max_connections_per_principal");
+    assert_eq!(
+        (&keys["current"], &keys["limit"]),
+        (&json!(1), &json!(1000))
+    );
+    let waiters = budget("link-agent", "max_link_waiters");
+    assert_eq!(
+        (&waiters["current"], &waiters["limit"]),
+        (&json!(0), &json!(1024))
+    );
+    assert_eq!(budget("directory-broker", "max_pending_dials")["peak"], 1);
+    assert_eq!(budget("key-agent", "signing_channels")["peak"], 1);
     let tokens = budget("listener", "max_new_connections_per_source_per_second");
     assert!(tokens["peak"].as_u64() >= Some(1), "{tokens}");
 

@@ -70,7 +70,7 @@ async fn receive(
 ) -> Result<(), Ended> {
     let channel = Rc::new(channel);
     let gates = Rc::new(Gates::default());
-    let refusals = Rc::new(Refusals::new(connection));
+    let refusals = Rc::new(Refusals::new(connection, &shared.refusals));
     let mut admissions = JoinSet::new();
     loop {
         let received = tokio::select! {

@@ -29,7 +29,7 @@ pub(super) async fn serve(
     signals: &Signals,
     news: mpsc::UnboundedSender<ConnectionId>,
 ) -> Result<(), Ended> {
-    let refusals = Refusals::new(connection);
+    let refusals = Refusals::new(connection, &shared.refusals);
     loop {
         let received = tokio::select! {
             received = channel.recv_packet::<WorkerToLinkAgent>() => received?,

@@ -1,7 +1,7 @@
 //! What one worker says of its connection, taken as a claim of a process that is not trusted.
 //!
-//! A worker that was taken over can lie about its own connection. It cannot take anything off the sums, hold more in them than
-//! [`MAX_CLAIM`] of each budget, leave anything in them when it has ended, or keep this process busy.
+//! A worker that was taken over can lie about its own connection, and so add to totals and peaks what never was. It cannot take
+//! anything off them, hold more than [`MAX_CLAIM`] of each budget, hold anything when it has ended, or keep this process busy.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;

@@ -6,11 +6,9 @@ use std::time::SystemTime;
 use memory_admin::{Family, Snapshot};
 use memory_config::WorkerSettings;
 use memory_ipc::packets::{REPORTED_BUDGETS, REPORTED_LATENCIES};
-use memory_wire::Reason;
 
 use super::Spawner;
 use super::agents::Agent;
-use super::tally::ByReason;
 use crate::survey;
 
 /// Shows the spawner for ever.
@@ -68,17 +66,17 @@ fn snapshot(spawner: &Spawner, started: SystemTime) -> Snapshot {
             "Workers that were killed for what they said to the spawner",
         )
         .value(tally.breaches.get()),
-        by_reason(
+        Family::counter(
             "connections_refused_total",
             "Connections that got no worker, by reason",
-            &tally.refused,
-        ),
+        )
+        .by("reason", &tally.refused),
         outcomes,
-        by_reason(
+        Family::counter(
             "connections_ended_by_reason_total",
             "Connections that ended, by reason",
-            &tally.ended,
-        ),
+        )
+        .by("reason", &tally.ended),
         agents,
     ];
     for family in own.into_iter().chain(reported(spawner)) {
@@ -102,11 +100,11 @@ fn reported(spawner: &Spawner) -> Vec<Family> {
         Family::counter("client_messages_total", "Messages from clients and to them")
             .sample(&[("direction", "in")], messages_in)
             .sample(&[("direction", "out")], messages_out),
-        by_reason(
+        Family::counter(
             "refusals_total",
             "Requests and upgrades that the router refused, by reason",
-            &sums.refusals,
-        ),
+        )
+        .by("reason", &sums.refusals),
     ];
     let helps = [
         "From accept to the upgrade of a connection",
@@ -151,11 +149,4 @@ fn reported(spawner: &Spawner) -> Vec<Family> {
     }
     families.extend([current, peak, limit, refused]);
     families
-}
-
-fn by_reason(name: &str, help: &str, counts: &ByReason) -> Family {
-    let counts = counts.all().into_iter();
-    counts.fold(Family::counter(name, help), |family, (reason, count)| {
-        family.sample(&[("reason", Reason::as_str(reason))], count)
-    })
 }

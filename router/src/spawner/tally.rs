@@ -1,8 +1,8 @@
 //! What the spawner counts: workers and how they ended, and the sum of what they say of their connections.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::cell::Cell;
 
+use memory_admin::{Count, CountBy};
 use memory_budget::latency::Histogram;
 use memory_budget::{Budget, Limit};
 use memory_ipc::WorkerOutcome;
@@ -23,8 +23,8 @@ pub(super) struct Tally {
     /// Workers that said what they may not say.
     pub(super) breaches: Count,
     /// Connections that got no worker.
-    pub(super) refused: ByReason,
-    pub(super) ended: ByReason,
+    pub(super) refused: CountBy<Reason>,
+    pub(super) ended: CountBy<Reason>,
     outcomes: [Count; WorkerOutcome::ALL.len()],
     pub(super) reported: Reported,
 }
@@ -37,8 +37,8 @@ impl Default for Tally {
             started: Count::default(),
             start_failures: Count::default(),
             breaches: Count::default(),
-            refused: ByReason::default(),
-            ended: ByReason::default(),
+            refused: CountBy::default(),
+            ended: CountBy::default(),
             outcomes: <[Count; WorkerOutcome::ALL.len()]>::default(),
             reported: Reported::default(),
         }
@@ -76,7 +76,7 @@ pub(super) struct Reported {
     pub(super) budgets: [ReportedBudget; REPORTED_BUDGETS.len()],
     /// In the order of [`REPORTED_LATENCIES`].
     pub(super) latencies: [Histogram; REPORTED_LATENCIES.len()],
-    pub(super) refusals: ByReason,
+    pub(super) refusals: CountBy<Reason>,
 }
 
 impl Default for Reported {
@@ -85,7 +85,7 @@ impl Default for Reported {
             carried: <[Count; 4]>::default(),
             budgets: REPORTED_BUDGETS.map(ReportedBudget::new),
             latencies: <[Histogram; REPORTED_LATENCIES.len()]>::default(),
-            refusals: ByReason::default(),
+            refusals: CountBy::default(),
         }
     }
 }
@@ -108,35 +108,5 @@ impl ReportedBudget {
             peak: Cell::new(0),
             refused: Count::default(),
         }
-    }
-}
-
-/// A number that grows.
-#[derive(Debug, Default)]
-pub(super) struct Count(Cell<u64>);
-
-impl Count {
-    pub(super) fn add(&self, more: u64) {
-        self.0.set(self.0.get().saturating_add(more));
-    }
-
-    pub(super) fn get(&self) -> u64 {
-        self.0.get()
-    }
-}
-
-/// A number for each reason that there was.
-#[derive(Debug, Default)]
-pub(super) struct ByReason(RefCell<BTreeMap<Reason, u64>>);
-
-impl ByReason {
-    pub(super) fn add(&self, reason: Reason, more: u64) {
-        let mut counts = self.0.borrow_mut();
-        let count = counts.entry(reason).or_default();
-        *count = count.saturating_add(more);
-    }
-
-    pub(super) fn all(&self) -> BTreeMap<Reason, u64> {
-        self.0.borrow().clone()
     }
 }
