@@ -44,10 +44,14 @@ pub enum FetchError {
 }
 
 impl FetchError {
+    /// The word for a folder that this user may not look into.
+    pub const DENIED: &str = "denied";
+
     /// A word for it: `absent` where nobody listens.
     #[must_use]
     pub fn word(&self) -> &'static str {
         match self {
+            Self::Connect(error) if error.kind() == io::ErrorKind::PermissionDenied => Self::DENIED,
             Self::Connect(_) => "absent",
             Self::Read(_) | Self::Empty => "closed",
             Self::Late => "late",

@@ -10,11 +10,12 @@ use crate::exit::Failure;
 /// a process and its group both.
 const SAME_REQUEST: Duration = Duration::from_millis(500);
 
-/// SIGTERM and SIGINT. From its making on, neither ends the process by itself.
+/// SIGTERM and SIGINT, and SIGHUP where nothing is reloaded by it. From its making on, none of them ends the process by itself.
 #[derive(Debug)]
 pub(crate) struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
+    hangup: Option<Signal>,
     requests: Requests,
 }
 
@@ -25,7 +26,18 @@ impl StopSignals {
         Ok(Self {
             terminate: handle(SignalKind::terminate())?,
             interrupt: handle(SignalKind::interrupt())?,
+            hangup: None,
             requests: Requests::default(),
+        })
+    }
+
+    /// For a command on a terminal, which it ends with.
+    pub(crate) fn of_command() -> Result<Self, Failure> {
+        let hangup = signal(SignalKind::hangup())
+            .map_err(|error| Failure::io("cannot handle signals", error))?;
+        Ok(Self {
+            hangup: Some(hangup),
+            ..Self::new()?
         })
     }
 
@@ -35,11 +47,19 @@ impl StopSignals {
             tokio::select! {
                 _ = self.terminate.recv() => {}
                 _ = self.interrupt.recv() => {}
+                () = hung_up(&mut self.hangup) => {}
             }
             if self.requests.is_new(Instant::now()) {
                 return;
             }
         }
+    }
+}
+
+async fn hung_up(hangup: &mut Option<Signal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
     }
 }
 

@@ -393,6 +393,27 @@ fn sample<'a>(status: &'a Value, name: &str, labels: &[(&str, &str)]) -> Option<
     Some(&found?["value"])
 }
 
+#[tokio::test]
+async fn a_reader_that_has_seen_enough_is_no_failure() {
+    let (deployment, _) = start().await;
+    for arguments in [&["--json"][..], &["--json", "--watch", "1"]] {
+        let mut command = command(&deployment.fixture);
+        command
+            .args(arguments)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        drop(child.stdout.take());
+        let output = timeout(PATIENCE, child.wait_with_output())
+            .await
+            .unwrap()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), said.as_ref()), (Some(0), ""));
+    }
+    deployment.stop().await;
+}
+
 /// What an endpoint answers to a request.
 async fn ask(address: SocketAddr, request: &str) -> String {
     let exchange = async {

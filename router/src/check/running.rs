@@ -67,7 +67,8 @@ mod tests {
         let lock = fs::File::open(folder.path()).unwrap();
         lock.try_lock().unwrap();
         assert!(is_running(folder.path()));
-        drop(lock);
+        // Not by closing it: a process that another test is just starting may have it too.
+        lock.unlock().unwrap();
         assert!(!is_running(folder.path()));
     }
 }

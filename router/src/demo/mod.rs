@@ -19,7 +19,7 @@ use crate::signals::StopSignals;
 /// Options of `memory-router demo`.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArgs {
-    /// Stay up afterwards, and print how to connect; an interrupt ends it
+    /// Stay up afterwards, print how to connect, and the router's log on standard error; an interrupt ends it
     #[arg(long)]
     keep: bool,
     /// Print the account as JSON, one object
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
 
 async fn demonstrate(args: &DemoArgs) -> Result<(), Failure> {
     let mut account = account::Account::new(args.json);
-    let mut signals = StopSignals::new()?;
+    let mut signals = StopSignals::of_command()?;
     let told = tokio::select! {
         told = tell(&mut account) => told,
         () = signals.next() => return Err(Failure::new(Exit::Failure, "interrupted")),
@@ -46,6 +46,7 @@ async fn demonstrate(args: &DemoArgs) -> Result<(), Failure> {
     let (deployment, stage) = told?;
     account.print(args.keep.then_some(&stage))?;
     if args.keep {
+        deployment.show_log();
         signals.next().await;
     }
     deployment.stop().await

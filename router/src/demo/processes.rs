@@ -1,14 +1,16 @@
 //! The demonstration's processes: started, watched for the line that says they serve, surveyed, stopped.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::Stdio;
+use std::rc::Rc;
 use std::time::Duration;
 
 use memory_sandbox::memory_of;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader, Lines};
 use tokio::process::{Child, Command};
 
 use super::stage::Stage;
@@ -25,6 +27,7 @@ const SHOWN_LINES: usize = 20;
 pub(crate) struct Deployment {
     toolsheds: Vec<Child>,
     router: Option<Child>,
+    is_log_shown: Rc<Cell<bool>>,
 }
 
 /// One process of the survey.
@@ -45,6 +48,7 @@ impl Deployment {
         Self {
             toolsheds: Vec::new(),
             router: None,
+            is_log_shown: Rc::default(),
         }
     }
 
@@ -63,8 +67,10 @@ impl Deployment {
             .stderr(Stdio::piped());
         let mut child = spawn(command, "toolshed")?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        keep_reading(err);
-        let ready = wait_for(out, |line| line.contains("\"ready\":true"));
+        if let Some(err) = err {
+            keep_reading(BufReader::new(err).lines(), Rc::default());
+        }
+        let ready = wait_for(out, |line| line.contains("\"ready\":true"), Rc::default());
         until_ready(&mut child, "toolshed", ready).await?;
         self.toolsheds.push(child);
         Ok(())
@@ -83,10 +89,16 @@ impl Deployment {
             .stderr(Stdio::piped());
         let mut child = spawn(command, "router")?;
         let err = child.stderr.take();
-        let ready = wait_for(err, |line| line == "memory-router-ready");
+        let is_shown = Rc::clone(&self.is_log_shown);
+        let ready = wait_for(err, |line| line == "memory-router-ready", is_shown);
         until_ready(&mut child, "router", ready).await?;
         self.router = Some(child);
         Ok(())
+    }
+
+    /// Passes the router's log on to standard error from now on.
+    pub(crate) fn show_log(&self) {
+        self.is_log_shown.set(true);
     }
 
     /// Every process below this one, parents first.
@@ -143,6 +155,7 @@ fn spawn(mut command: Command, what: &str) -> Result<Child, Failure> {
 async fn wait_for(
     stream: Option<impl AsyncRead + Unpin + 'static>,
     accept: impl Fn(&str) -> bool,
+    is_shown: Rc<Cell<bool>>,
 ) -> Result<(), Vec<String>> {
     let mut seen = Vec::new();
     let Some(stream) = stream else {
@@ -151,9 +164,7 @@ async fn wait_for(
     let mut lines = BufReader::new(stream).lines();
     while let Ok(Some(line)) = lines.next_line().await {
         if accept(&line) {
-            tokio::task::spawn_local(
-                async move { while let Ok(Some(_)) = lines.next_line().await {} },
-            );
+            keep_reading(lines, is_shown);
             return Ok(());
         }
         if seen.len() == SHOWN_LINES {
@@ -164,11 +175,19 @@ async fn wait_for(
     Err(seen)
 }
 
-fn keep_reading(stream: Option<impl AsyncRead + Unpin + 'static>) {
-    if let Some(stream) = stream {
-        let mut lines = BufReader::new(stream).lines();
-        tokio::task::spawn_local(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    }
+/// Reads what a process says, which would wait otherwise; it is shown while it is to be.
+fn keep_reading(
+    mut lines: Lines<BufReader<impl AsyncRead + Unpin + 'static>>,
+    is_shown: Rc<Cell<bool>>,
+) {
+    tokio::task::spawn_local(async move {
+        while let Ok(Some(line)) = lines.next_line().await {
+            if is_shown.get() {
+                // Who closed it wants to see nothing.
+                let _ = writeln!(io::stderr(), "{line}");
+            }
+        }
+    });
 }
 
 async fn until_ready(

@@ -33,13 +33,13 @@ pub(crate) struct StatusArgs {
     /// Print JSON, one object a line for each look
     #[arg(long)]
     json: bool,
-    /// Look again and again, until interrupted
+    /// Look again and again, every 2 s or so many (1 to 3600), until interrupted
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2", value_parser = clap::value_parser!(u64).range(1..=3600))]
     watch: Option<u64>,
 }
 
 /// Looks at every role and prints what it sees. What it saw is in the status: [`Exit::Unavailable`] when no role answers,
-/// [`Exit::TryAgain`] when some do not.
+/// [`Exit::TryAgain`] when some do not, [`Exit::Permission`] when this user may look at none.
 ///
 /// # Errors
 /// [`Exit::Configuration`] for an invalid configuration, and when standard output cannot be written to.
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
             None => {
                 let reading = Reading::new(survey(&config).await);
                 let text = render(args, &reading, None)?;
-                io::stdout().write_all(text.as_bytes()).map_err(unwritten)?;
+                written(io::stdout().write_all(text.as_bytes()))?;
                 Ok(reading.exit())
             }
             Some(seconds) => watch(args, &config, Duration::from_secs(seconds)).await,
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<Exit, Failure> {
 }
 
 async fn watch(args: &StatusArgs, config: &RouterConfig, every: Duration) -> Result<Exit, Failure> {
-    let mut signals = StopSignals::new()?;
+    let mut signals = StopSignals::of_command()?;
     let mut screen = Screen::new(args.json);
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -79,8 +79,11 @@ async fn watch(args: &StatusArgs, config: &RouterConfig, every: Duration) -> Res
             () = signals.next() => break,
         };
         let text = render(args, &reading, former.as_ref())?;
-        screen.show(&text).map_err(unwritten)?;
+        let is_read = written(screen.show(&text))?;
         former = Some(reading);
+        if !is_read {
+            break;
+        }
     }
     drop(screen);
     Ok(former.map_or(Exit::Success, |reading| reading.exit()))
@@ -99,6 +102,16 @@ fn render(
     }
 }
 
-fn unwritten(error: io::Error) -> Failure {
-    Failure::io("cannot write to standard output", error)
+/// Whether somebody reads it: a reader that has seen enough, such as `head`, is no failure.
+fn written(outcome: io::Result<()>) -> Result<bool, Failure> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        // Not a status that says how the router is.
+        Err(error) => Err(Failure::because(
+            Exit::Failure,
+            "cannot write to standard output",
+            error,
+        )),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime};
 
-use memory_admin::{Family, Kind, Number, Sample, Snapshot, unix_millis};
+use memory_admin::{Family, FetchError, Kind, Number, Sample, Snapshot, unix_millis};
 
 use crate::exit::Exit;
 use crate::survey::Seen;
@@ -13,6 +13,10 @@ pub(super) struct Reading {
     pub(super) unix_ms: u64,
     at: Instant,
     pub(super) seen: Vec<Seen>,
+}
+
+fn is_denied(state: &Result<Snapshot, FetchError>) -> bool {
+    matches!(state, Err(error) if error.word() == FetchError::DENIED)
 }
 
 impl Reading {
@@ -28,6 +32,7 @@ impl Reading {
     pub(super) fn exit(&self) -> Exit {
         let up = self.seen.iter().filter(|seen| seen.state.is_ok()).count();
         match up {
+            0 if self.seen.iter().all(|seen| is_denied(&seen.state)) => Exit::Permission,
             0 => Exit::Unavailable,
             up if up < self.seen.len() => Exit::TryAgain,
             _ => Exit::Success,
@@ -117,4 +122,35 @@ pub(super) fn value_of<'a>(sample: &'a Sample, label: &str) -> Option<&'a str> {
 
 fn has(sample: &Sample, label: &str, value: &str) -> bool {
     value_of(sample, label) == Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn seen(states: Vec<Result<Snapshot, FetchError>>) -> Reading {
+        let seen = |state| Seen {
+            role: "listener",
+            state,
+        };
+        Reading::new(states.into_iter().map(seen).collect())
+    }
+
+    #[test]
+    fn the_status_tells_who_answered() {
+        let up = || Ok(Snapshot::new("listener", SystemTime::now()));
+        let fault = |kind| Err(FetchError::Connect(io::Error::from(kind)));
+        let denied = || fault(io::ErrorKind::PermissionDenied);
+        let absent = || fault(io::ErrorKind::NotFound);
+        for (states, expected) in [
+            (vec![up(), up()], Exit::Success),
+            (vec![up(), denied()], Exit::TryAgain),
+            (vec![absent(), denied()], Exit::Unavailable),
+            (vec![denied(), denied()], Exit::Permission),
+        ] {
+            assert_eq!(seen(states).exit(), expected);
+        }
+    }
 }
