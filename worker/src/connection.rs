@@ -346,7 +346,7 @@ impl Shared {
     /// The link of a toolshed was replaced: whatever this connection had there is gone.
     pub(crate) fn link_lost(&self, index: u16) {
         if let Some(upstream) = self.upstreams.borrow_mut().remove(&index) {
-            upstream.mark_lost();
+            upstream.lose_link();
         }
         if self.table.borrow().depends_on(index) {
             self.finish(End::upstream("link-lost").of_toolshed(index));

@@ -120,11 +120,8 @@ async fn place(shared: &Rc<Shared>, open: &Open) -> Result<Rc<Upstream>, Outcome
         match broker.place(open.space, open.principal).await {
             Ok(Placement::Existing(index)) => match shared.upstream(index) {
                 Some(upstream) if !upstream.is_lost() => return Ok(upstream),
-                // With its link, of which the broker has not heard yet: the next open gets a new one. A socket lost without
-                // its link is never replaced, and only a new connection helps.
-                Some(upstream) if upstream.lost_for() > shared.settings.admission() => {
-                    return Err(End::upstream("upstream-gone").into());
-                }
+                // With its link, of which the broker has not heard yet: the next open gets a new one. Or alone: then this
+                // connection is about to end.
                 _ => return Err(Outcome::Refused(Reason::UpstreamUnavailable)),
             },
             Ok(Placement::Socket(socket)) => {

@@ -5,6 +5,7 @@
 //! client never sees FIN on a body that did not end well.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use memory_transport::{Buffer, Incoming, WsReadError, WsReader};
 use memory_wire::credit::decode_request_credit;
@@ -14,6 +15,7 @@ use memory_wire::reason::Reason;
 use memory_wire::stream::{
     BodyProgress, Direction, Header, RECORD_PREFIX_LEN, Record, decode_record,
 };
+use tokio::time::timeout;
 
 use crate::UpstreamRead;
 use crate::connection::Shared;
@@ -23,6 +25,10 @@ use crate::upstream::Upstream;
 
 /// First bytes of a request credit record.
 const CREDIT_MAGIC: &[u8; 4] = b"mri\x02";
+
+/// How long a lost socket may await the news that its link is lost too: the link agent sees both end at the same moment, and
+/// may have as many workers to tell as there are.
+pub(crate) const LINK_NEWS: Duration = Duration::from_secs(3);
 
 /// Forwards everything `upstream` sends until it is lost.
 pub(crate) async fn run(
@@ -37,14 +43,18 @@ pub(crate) async fn run(
         Ok(never) => match never {},
         Err(end) => end.of_toolshed(upstream.index()),
     };
-    // A toolshed nobody on this connection uses may go; the next open there finds it lost. One that breaks the protocol
-    // may not: what it sent before is not to be trusted either. Nor does the end of a socket matter that was replaced.
-    let current = shared.upstream(upstream.index());
-    let replaced = current.is_none_or(|current| !Rc::ptr_eq(&current, &upstream));
-    if end.reason == Reason::UpstreamLost
-        && (replaced || !shared.table.borrow().depends_on(upstream.index()))
-    {
-        return Ok(());
+    // One that breaks the protocol ends the connection, used or not: what it sent before is not to be trusted either. One
+    // that went with its link matters to nobody who has nothing there: the next open gets another, under the next link.
+    if end.reason == Reason::UpstreamLost {
+        if upstream.has_lost_link() {
+            return Ok(());
+        }
+        // One that went alone is never replaced, since its ticket is spent, and the toolshed no longer knows this connection:
+        // the client would be refused there for now, and for ever.
+        let is_needed = shared.table.borrow().depends_on(upstream.index());
+        if !is_needed && timeout(LINK_NEWS, upstream.link_lost()).await.is_ok() {
+            return Ok(());
+        }
     }
     Err(end)
 }

@@ -9,7 +9,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 use memory_transport::{Buffer, WsWriter};
 use memory_wire::credit::RequestSender;
@@ -17,7 +16,6 @@ use memory_wire::frame::Opcode;
 use memory_wire::reason::Reason;
 use memory_wire::stream::{self, Header, Route};
 use tokio::sync::{Mutex, Notify};
-use tokio::time::Instant;
 
 use crate::UpstreamWrite;
 use crate::end::End;
@@ -31,8 +29,8 @@ struct Credit {
     sender: RefCell<RequestSender>,
     /// The most that was ever held: less than a window, when the toolshed grants less.
     most: Cell<u32>,
-    /// Since when the socket or its link is gone.
-    lost: Cell<Option<Instant>>,
+    /// Whether the socket or its link is gone.
+    lost: Cell<bool>,
 }
 
 impl Gate for Credit {
@@ -46,7 +44,7 @@ impl Gate for Credit {
                 _ => bytes,
             },
         };
-        self.lost.get().is_some() || needed <= self.sender.borrow().held()
+        self.lost.get() || needed <= self.sender.borrow().held()
     }
 }
 
@@ -57,6 +55,8 @@ pub(crate) struct Upstream {
     frames: Mutex<WsWriter<UpstreamWrite>>,
     turns: Rc<Turns<Credit>>,
     gone: Notify,
+    /// Whether its link is gone.
+    link_lost: Cell<bool>,
     pong: OwedPong,
 }
 
@@ -67,6 +67,7 @@ impl Upstream {
             frames: Mutex::new(writer),
             turns: Turns::new(Credit::default(), CREDIT_MARGIN),
             gone: Notify::new(),
+            link_lost: Cell::new(false),
             pong: OwedPong::default(),
         }
     }
@@ -78,22 +79,36 @@ impl Upstream {
 
     /// Whether the socket or its link is gone.
     pub(crate) fn is_lost(&self) -> bool {
-        self.turns.gate().lost.get().is_some()
+        self.turns.gate().lost.get()
     }
 
-    /// How long it has been gone; zero while it is not.
-    pub(crate) fn lost_for(&self) -> Duration {
-        let lost = self.turns.gate().lost.get();
-        lost.map_or(Duration::ZERO, |since| since.elapsed())
+    /// Whether its link is gone, and not the socket alone.
+    pub(crate) fn has_lost_link(&self) -> bool {
+        self.link_lost.get()
     }
 
     /// Nothing can be sent here any more.
     pub(crate) fn mark_lost(&self) {
-        if !self.is_lost() {
-            self.turns.gate().lost.set(Some(Instant::now()));
-        }
+        self.turns.gate().lost.set(true);
         self.turns.settle();
         self.gone.notify_waiters();
+    }
+
+    /// The link is gone, and the socket with it.
+    pub(crate) fn lose_link(&self) {
+        self.link_lost.set(true);
+        self.mark_lost();
+    }
+
+    /// Waits until the link is gone.
+    pub(crate) async fn link_lost(&self) {
+        loop {
+            let changed = self.gone.notified();
+            if self.has_lost_link() {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Adds request credit the toolshed returned.

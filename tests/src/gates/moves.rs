@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::GateResult;
 use super::directory::{Placement, write_text};
-use super::party::{Guest, is_silent, open_at_last, refused_for_now, signed_in};
+use super::party::{Guest, is_closed, is_silent, open_at_last, refused_for_now, signed_in};
 use super::upstream::millis;
-use crate::error::{holds, same};
+use crate::error::{holds, same, soon};
 use crate::report::{Figures, figure};
 use crate::stage::{Space, StageOptions};
 use crate::{Context, GateError, Stage, log};
@@ -75,6 +75,9 @@ pub(super) async fn advanced_epoch(stage: &Stage) -> GateResult {
     let [first, second] = &stage.spaces;
     let fenced = Guest::arrive(&stage, first).await?;
     let other = Guest::arrive(&stage, second).await?;
+    let idle = Guest::arrive(&stage, first).await?;
+    let closed = idle.session.close().await;
+    closed.during("the end of an idle client's session")?;
     let began = Instant::now();
     let mut placement = Placement::of(&stage)?;
     placement.list(first.did, 0, 2);
@@ -83,6 +86,9 @@ pub(super) async fn advanced_epoch(stage: &Stage) -> GateResult {
     placement.is_followed(&stage, mark).await?;
     fenced.loses_its_toolshed("upstream-lost").await?;
     let cut_off = began.elapsed();
+    // It has no session there, and could have none again: its context is gone there, and its ticket spent.
+    let closed = soon("an idle client's close", idle.connection.closed()).await?;
+    is_closed(&closed, 1011, &format!("upstream-lost {}", idle.name))?;
     let asker = signed_in(&stage, first).await?;
     let session = open_at_last(&asker, first).await?;
     Guest::with(asker, session)?.reads().await?;

@@ -13,10 +13,11 @@ use memory_wire::reason::Reason;
 use memory_wire::stream::MAX_CHUNK_LEN;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 use super::client::{ask_challenge, auth, challenge, open, request};
 use super::toolshed::answer_body;
-use super::{Client, Got, Stage, identity, play, settings};
+use super::{Client, Got, Stage, Toolshed, identity, play, settings};
 
 pub(super) fn denial(id: &str, retriable: bool) -> Value {
     let mut error =
@@ -375,32 +376,63 @@ fn the_transport_may_be_selected_until_the_first_signature() {
 }
 
 #[test]
-fn a_lost_data_socket_without_sessions_refuses_opens_and_disturbs_nobody() {
+fn a_lost_data_socket_without_sessions_refuses_opens_until_the_connection_ends() {
     play(|| async {
         let mut stage = Stage::start(settings()).await;
-        stage.plan.places.borrow_mut().insert(identity(6).did(), 1);
-        let mut client = stage.connect().await;
-        client.enter().await;
-        let mut first = stage.session(&mut client, 5).await;
-        client.say(&open("p", 6)).await;
-        let mut second = stage.toolshed().await;
-        assert_eq!(second.index, 1);
-        second.serve().await.unwrap();
-        client.message().await;
-        client.say(&request("session.close", "c", 6, "p")).await;
-        second.serve().await.unwrap();
-        client.message().await;
-        drop(second);
-        // By the time that the link agent has answered, the worker has seen the socket end.
-        let round = ask_challenge("round");
-        client.say(&round).await;
-        client.message().await;
+        let (mut client, mut first) = deserted(&mut stage).await;
         client.say(&open("q", 6)).await;
         assert_eq!(client.message().await, denial("q", true));
         client.say(&request("query", "r", 5, "o")).await;
         first.serve().await.unwrap();
         assert_eq!(client.message().await["requestId"], "r");
+        // The link stands: nothing would ever bring the socket back.
+        assert_eq!(client.closing().await, (1011, "upstream-lost".to_owned()));
     });
+}
+
+#[test]
+fn a_data_socket_without_sessions_that_goes_with_its_link_disturbs_nobody() {
+    play(|| async {
+        let mut stage = Stage::start(settings()).await;
+        let (mut client, mut first) = deserted(&mut stage).await;
+        stage.lose_link(1).await;
+        client.say(&open("q", 6)).await;
+        let mut second = stage.toolshed().await;
+        assert_eq!(second.index, 1);
+        second.serve().await.unwrap();
+        assert_eq!(client.message().await["ok"]["sessionId"], "s-q");
+        // Past the time in which a socket that was lost alone would have ended it.
+        let quiet = timeout(
+            crate::receive::LINK_NEWS + Duration::from_secs(2),
+            client.message(),
+        );
+        assert!(quiet.await.is_err(), "the client was told something");
+        client.say(&request("query", "r", 5, "o")).await;
+        first.serve().await.unwrap();
+        assert_eq!(client.message().await["requestId"], "r");
+    });
+}
+
+/// A client with a session at one toolshed, `o`, and at another nothing any more: its data socket was just lost, which the
+/// worker has seen.
+async fn deserted(stage: &mut Stage) -> (Client, Toolshed) {
+    stage.plan.places.borrow_mut().insert(identity(6).did(), 1);
+    let mut client = stage.connect().await;
+    client.enter().await;
+    let first = stage.session(&mut client, 5).await;
+    client.say(&open("p", 6)).await;
+    let mut second = stage.toolshed().await;
+    assert_eq!(second.index, 1);
+    second.serve().await.unwrap();
+    client.message().await;
+    client.say(&request("session.close", "c", 6, "p")).await;
+    second.serve().await.unwrap();
+    client.message().await;
+    drop(second);
+    // By the time that the link agent has answered, the worker has seen the socket end.
+    client.say(&ask_challenge("round")).await;
+    client.message().await;
+    (client, first)
 }
 
 #[test]

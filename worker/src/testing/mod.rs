@@ -123,6 +123,8 @@ pub(super) struct Plan {
     pub(super) asked_for_place: Notify,
     /// The answer waits for it while it is there.
     pub(super) dedication_gate: RefCell<Option<Rc<Notify>>>,
+    /// Toolsheds whose link was lost since their data socket was made.
+    unlinked: RefCell<HashSet<u16>>,
     /// What is answered instead of a place; nothing any more when it is that the link agent is lost.
     pub(super) refuse_place: Cell<Option<Reason>>,
     /// Data sockets that were taken back.
@@ -268,6 +270,8 @@ impl Stage {
     }
 
     pub(super) async fn lose_link(&self, index: u16) {
+        // As the link agent knows nothing of its tickets any more, the broker's next admission there comes with one.
+        self.plan.unlinked.borrow_mut().insert(index);
         let lost = LinkAgentToWorker::LinkLost { index };
         self.tell(&lost).await;
     }
@@ -451,6 +455,7 @@ async fn serve_broker(
                 if let Some(gate) = gate {
                     gate.notified().await;
                 }
+                committed.retain(|index| !plan.unlinked.borrow_mut().remove(index));
                 let index = plan.places.borrow().get(&space).copied().unwrap_or(0);
                 let refused = |reason: Reason| BrokerToWorker::Refused {
                     sequence,
