@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod assignments;
+mod attempts;
 mod dial;
 mod error;
 mod link;

@@ -1,10 +1,8 @@
 //! One worker: where its opens go, and the data sockets it gets for them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use memory_admin::{Count, CountBy, Histogram};
@@ -14,18 +12,15 @@ use memory_ipc::packets::{BrokerToWorker, WorkerToBroker};
 use memory_ipc::{Channel, ChannelError};
 use memory_wire::ids::{ConnectionId, Ticket};
 use memory_wire::{Did, Reason};
-use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, timeout};
 
 use crate::assignments::Assignments;
+use crate::attempts::{Attempt, Attempts};
 use crate::dial::{dial, end};
 use crate::link::LinkAgent;
 use crate::snapshot::Snapshot;
-
-/// How old an admission may be when its socket is dialled. Older ones are asked for again: the ticket may have been replaced,
-/// and must still be young when the worker binds it.
-const MAX_ADMISSION_AGE: Duration = Duration::from_secs(3);
 
 /// Refused placements of one worker that are logged.
 const MAX_LINES: u32 = 64;
@@ -59,8 +54,6 @@ pub(crate) struct Tally {
 struct Bounds {
     /// Unanswered placements of one worker.
     placements: usize,
-    /// How long a placement waits for its turn behind another of the same worker.
-    turn: Duration,
     /// How long the link agent may take to admit. Its own bounds are shorter: a turn and at most three requests.
     admission: Duration,
     /// How long a connection attempt may take.
@@ -99,7 +92,6 @@ impl Bounds {
         let timeouts = &config.timeouts;
         Self {
             placements: count(config.limits.max_requests_per_connection),
-            turn: timeouts.control_wait + timeouts.data_handshake,
             admission: (timeouts.control_wait + timeouts.control_request) * 5,
             dial: timeouts.data_handshake,
             settle: timeouts.data_handshake * 2,
@@ -121,8 +113,7 @@ pub(crate) async fn serve(
         link: LinkAgent::new(link),
         assignments: RefCell::default(),
         pending: RefCell::default(),
-        gates: RefCell::default(),
-        slot: Arc::new(Mutex::new(())),
+        attempts: Rc::default(),
         refusals: Cell::new(0),
         shared,
     });
@@ -149,6 +140,8 @@ pub(crate) async fn serve(
 #[derive(Debug)]
 struct PendingSocket {
     socket: OwnedFd,
+    /// Over before the worker hears that it is: what it asks then is not to find it.
+    attempt: Attempt,
     /// Told when it is committed or rolled back.
     settled: oneshot::Sender<()>,
 }
@@ -161,10 +154,8 @@ struct Worker {
     link: LinkAgent,
     assignments: RefCell<Assignments>,
     pending: RefCell<Option<PendingSocket>>,
-    /// For each toolshed without a data socket: whoever sets one up. Others for it wait, in order.
-    gates: RefCell<HashMap<u16, Arc<Mutex<()>>>>,
-    /// Whoever sets up a data socket, of any toolshed.
-    slot: Arc<Mutex<()>>,
+    /// The placements that are to bring a data socket.
+    attempts: Rc<Attempts>,
     /// Refused placements so far.
     refusals: Cell<u32>,
 }
@@ -236,30 +227,39 @@ impl Worker {
 
     /// Answers one placement, and stays until the data socket that it may have got is settled.
     async fn place(self: Rc<Self>, sequence: u32, space: Did, principal: Did) -> Result<(), Ended> {
-        match self.find(&space, principal).await {
+        match self.find(sequence, &space, principal).await {
             Ok(Found::Existing(index)) => {
                 self.send(&BrokerToWorker::Existing { sequence, index }, &[])
                     .await
             }
-            Ok(Found::Ticket(turn)) => self.set_up(sequence, turn).await,
+            Ok(Found::Ticket(ticket, attempt)) => self.set_up(sequence, ticket, attempt).await,
+            Ok(Found::Behind { index, ahead }) => {
+                let behind = BrokerToWorker::Behind {
+                    sequence,
+                    index,
+                    ahead,
+                };
+                self.send(&behind, &[]).await
+            }
             Err(reason) => self.refuse(sequence, reason).await,
         }
     }
 
     /// Finds the data socket of a space, or the right to make one.
     ///
-    /// Opens at a toolshed with a data socket run beside each other. Without one they go in turn, so that the first sets it up
-    /// and the others find it. Opens at different toolsheds ask the link agent beside each other, and only the setup itself
-    /// is one at a time: a slow toolshed must not hold up another's.
-    async fn find(&self, space: &Did, principal: Did) -> Result<Found, Reason> {
+    /// Opens at a toolshed with a data socket run beside each other. Without one the first sets it up, and the others are
+    /// refused meanwhile: this role keeps nothing that waits. Attempts at different toolsheds ask the link agent beside each
+    /// other, and only the setup itself is one at a time: a slow toolshed must not hold up another's.
+    async fn find(&self, sequence: u32, space: &Did, principal: Did) -> Result<Found, Reason> {
         let placement = self.shared.snapshot.borrow().place(space)?;
         let index = placement.toolshed;
         let admit = || {
             let patience = self.shared.bounds.get().admission;
             self.link.admit(placement, *space, principal, patience)
         };
-        // Asked in this toolshed's turn, or where a socket is committed: none is pending then. So a connection that is bound,
-        // as the link agent says, has its data socket; one that this broker did not make is from the time of an earlier one.
+        // Asked in an attempt at this toolshed, or where a socket is committed: none is pending then. So a connection that is
+        // bound, as the link agent says, has its data socket; one that this broker did not make is from the time of an earlier
+        // one.
         let unused = |ticket: Option<Ticket>| {
             let mut assignments = self.assignments.borrow_mut();
             if ticket.is_none() {
@@ -275,38 +275,31 @@ impl Worker {
         }
         // Either there is no data socket, or a ticket for another: then its link was lost, and a new one is to replace it. The
         // ticket of a socket that was committed unbound is for no other: a worker could have them without end.
-        let gate = self.turn(self.gate(index)).await?;
-        let mut ticket = match unused(admit().await?) {
+        let attempt = match self.attempts.begin(index, sequence) {
+            Ok(attempt) => attempt,
+            Err(ahead) => return Ok(Found::Behind { index, ahead }),
+        };
+        let ticket = match unused(admit().await?) {
             Ok(ticket) => ticket,
             Err(found) => return Ok(found),
         };
-        let admitted = Instant::now();
-        let slot = self.turn(Arc::clone(&self.slot)).await?;
-        if admitted.elapsed() > MAX_ADMISSION_AGE {
-            ticket = match unused(admit().await?) {
-                Ok(ticket) => ticket,
-                Err(found) => return Ok(found),
-            };
-        }
-        Ok(Found::Ticket(Turn {
-            index,
-            ticket,
-            guards: [gate, slot],
-        }))
+        // An attempt at another toolshed may have got this far meanwhile.
+        Ok(match attempt.set_up() {
+            Ok(()) => Found::Ticket(ticket, attempt),
+            Err(ahead) => Found::Behind { index, ahead },
+        })
     }
 
     /// Dials, hands the descriptor over and waits until the worker has settled what it got.
-    async fn set_up(&self, sequence: u32, turn: Turn) -> Result<(), Ended> {
-        let Turn {
-            index,
-            ticket,
-            guards,
-        } = turn;
+    async fn set_up(&self, sequence: u32, ticket: Ticket, attempt: Attempt) -> Result<(), Ended> {
+        let index = attempt.index();
         let Ok(reserved) = self.shared.dials.reserve(1) else {
+            drop(attempt);
             return self.refuse(sequence, Reason::DialLimit).await;
         };
         let toolshed = self.shared.snapshot.borrow().toolshed(index).cloned();
         let Some(toolshed) = toolshed else {
+            drop(attempt);
             return self.refuse(sequence, Reason::RestartNeeded).await;
         };
         let Bounds {
@@ -329,6 +322,7 @@ impl Worker {
             }
             Err(reason) => {
                 tally.failed.add(reason, 1);
+                drop(attempt);
                 if self.is_to_be_logged() {
                     tracing::warn!(%reason, connection = %self.connection, toolshed = toolshed.name, "no data socket");
                 }
@@ -337,11 +331,13 @@ impl Worker {
         };
         // Before the worker hears of it, which may settle it at once.
         if !self.assignments.borrow_mut().begin(index, ticket) {
+            drop(attempt);
             return self.refuse(sequence, Reason::Internal).await;
         }
         let (settled, until_settled) = oneshot::channel();
         *self.pending.borrow_mut() = Some(PendingSocket {
             socket: copy,
+            attempt,
             settled,
         });
         let packet = BrokerToWorker::Socket {
@@ -369,7 +365,7 @@ impl Worker {
         }
         drop(socket);
         let settled = timeout(settle, until_settled).await;
-        drop((reserved, guards));
+        drop(reserved);
         tally.unsettled.add(u64::from(settled.is_err()));
         settled.map(|_| ()).map_err(|_| Ended::Unsettled)
     }
@@ -381,8 +377,14 @@ impl Worker {
             .commit(index, ticket)
             .map_err(|_| Ended::NotPending)?;
         self.shared.tally.committed.add(1);
-        if let Some(PendingSocket { socket, settled }) = self.pending.borrow_mut().take() {
-            drop(socket);
+        let pending = self.pending.borrow_mut().take();
+        if let Some(PendingSocket {
+            socket,
+            attempt,
+            settled,
+        }) = pending
+        {
+            drop((socket, attempt));
             // Whoever waited may have run out of patience just now.
             let _ = settled.send(());
         }
@@ -403,8 +405,15 @@ impl Worker {
         {
             return Err(Ended::Bound);
         }
-        if let Some(PendingSocket { socket, settled }) = self.pending.borrow_mut().take() {
+        let pending = self.pending.borrow_mut().take();
+        if let Some(PendingSocket {
+            socket,
+            attempt,
+            settled,
+        }) = pending
+        {
             end(&socket);
+            drop(attempt);
             // As in commit.
             let _ = settled.send(());
         }
@@ -450,17 +459,6 @@ impl Worker {
         }
         count < MAX_LINES
     }
-
-    fn gate(&self, index: u16) -> Arc<Mutex<()>> {
-        Arc::clone(self.gates.borrow_mut().entry(index).or_default())
-    }
-
-    /// Waits for a turn, first come first served.
-    async fn turn(&self, mutex: Arc<Mutex<()>>) -> Result<OwnedMutexGuard<()>, Reason> {
-        timeout(self.shared.bounds.get().turn, mutex.lock_owned())
-            .await
-            .map_err(|_| Reason::AdmissionTimeout)
-    }
 }
 
 /// How a placement's task ended. One that was lost answers nobody, but is no reason to end the others.
@@ -473,15 +471,8 @@ fn settled(task: Result<Result<(), Ended>, JoinError>) -> Result<(), Ended> {
 enum Found {
     /// Over a data socket that the worker has.
     Existing(u16),
-    /// Over a new one.
-    Ticket(Turn),
-}
-
-/// The right to set up a data socket now.
-#[derive(Debug)]
-struct Turn {
-    index: u16,
-    ticket: Ticket,
-    /// Keep others of this worker waiting until it is settled.
-    guards: [OwnedMutexGuard<()>; 2],
+    /// Over a new one, for this ticket.
+    Ticket(Ticket, Attempt),
+    /// Nowhere while this other placement is being set up.
+    Behind { index: u16, ahead: u32 },
 }

@@ -187,16 +187,23 @@ async fn a_socket_that_is_not_settled_in_time_is_taken_back() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn opens_at_one_toolshed_wait_for_its_socket() {
+async fn an_open_behind_anothers_setup_is_refused_and_can_be_asked_again() {
     let bench = Bench::new("", "");
     bench
         .run(async {
             let mut worker = bench.worker().await;
             let first = worker.place(100).await;
+            // Before the first is admitted, and when its socket is pending.
             let second = worker.place(101).await;
+            assert_eq!(worker.receive().await, behind(second, 0, first));
             worker.answer_admission(0, 100, Some(TICKET)).await;
             let (packet, _socket) = worker.receive_socket().await;
             assert_eq!(number(&packet), first);
+            let third = worker.place(101).await;
+            assert_eq!(worker.receive().await, behind(third, 0, first));
+            // Also at another toolshed, which is not asked for then.
+            let other = worker.place(110).await;
+            assert_eq!(worker.receive().await, behind(other, 1, first));
             worker
                 .send(WorkerToBroker::Commit {
                     index: 0,
@@ -204,33 +211,62 @@ async fn opens_at_one_toolshed_wait_for_its_socket() {
                 })
                 .await;
             assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
+            // From then on, at once.
+            let sequence = worker.place(101).await;
             worker.answer_admission(0, 101, None).await;
             assert_eq!(
                 worker.receive().await,
-                BrokerToWorker::Existing {
-                    sequence: second,
-                    index: 0
-                }
+                BrokerToWorker::Existing { sequence, index: 0 }
             );
+            worker.open(1, 110, OTHER).await;
         })
         .await;
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn opens_at_two_toolsheds_ask_at_once_and_set_up_in_turn() {
+async fn an_attempt_that_fails_or_is_taken_back_is_in_nobodys_way() {
     let bench = Bench::new("", "");
     bench
         .run(async {
             let mut worker = bench.worker().await;
-            worker.place(100).await;
-            let first = worker.asked().await;
-            worker.place(110).await;
+            let first = worker.place(100).await;
+            let asked = worker.asked().await;
+            let refusal = LinkAgentToBroker::Refused {
+                sequence: admission(&asked),
+                reason: Reason::TicketWindow.code(),
+            };
+            worker.link.send_packet(&refusal, &[]).await.unwrap();
+            worker.is_refused(first, Reason::TicketWindow).await;
+            let _held = worker.open(0, 100, TICKET).await;
+            let taken_back = WorkerToBroker::Rollback {
+                index: 0,
+                ticket: TICKET,
+            };
+            worker.send(taken_back).await;
+            worker.asked().await;
+            let confirmed = LinkAgentToBroker::Confirmed;
+            worker.link.send_packet(&confirmed, &[]).await.unwrap();
+            assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
+            worker.open(1, 110, OTHER).await;
+        })
+        .await;
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn opens_at_two_toolsheds_ask_at_once_and_one_is_set_up() {
+    let bench = Bench::new("", "");
+    bench
+        .run(async {
+            let mut worker = bench.worker().await;
+            let first = worker.place(100).await;
+            let asked = worker.asked().await;
+            let second = worker.place(110).await;
             // The second is asked for though the first is unanswered, and overtakes it.
             worker.answer_admission(1, 110, Some(OTHER)).await;
             let (packet, _socket) = worker.receive_socket().await;
             assert!(matches!(packet, BrokerToWorker::Socket { index: 1, .. }));
-            worker.answer(&first, Some(TICKET)).await;
-            // The first waits for the second's setup.
+            worker.answer(&asked, Some(TICKET)).await;
+            assert_eq!(worker.receive().await, behind(first, 0, second));
             worker
                 .send(WorkerToBroker::Commit {
                     index: 1,
@@ -238,10 +274,17 @@ async fn opens_at_two_toolsheds_ask_at_once_and_set_up_in_turn() {
                 })
                 .await;
             assert_eq!(worker.receive().await, BrokerToWorker::Confirmed);
-            let (packet, _socket) = worker.receive_socket().await;
-            assert!(matches!(packet, BrokerToWorker::Socket { index: 0, .. }));
+            worker.open(0, 100, TICKET).await;
         })
         .await;
+}
+
+fn behind(sequence: u32, index: u16, ahead: u32) -> BrokerToWorker {
+    BrokerToWorker::Behind {
+        sequence,
+        index,
+        ahead,
+    }
 }
 
 #[tokio::test(flavor = "current_thread")]

@@ -1,19 +1,17 @@
-//! The worker's side of its channels to the link agent and the directory broker: numbered requests, answers matched by
-//! number, pushes handed on. Both peers are more trusted than this process, yet a packet that does not fit ends it.
+//! The worker's side of its channel to the link agent, and what it has in common with the one to the directory broker
+//! ([`crate::broker`]): numbered requests, answers matched by number, pushes handed on. Both peers are more trusted than this
+//! process, yet a packet that does not fit ends it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use memory_ipc::packets::{
-    BrokerToWorker, LinkAgentToWorker, Packet, WorkerToBroker, WorkerToLinkAgent,
-};
+use memory_ipc::packets::{LinkAgentToWorker, Packet, WorkerToLinkAgent};
 use memory_ipc::{Channel, ChannelError};
 use memory_wire::did::Did;
 use memory_wire::ids::{Challenge, Ticket};
 use memory_wire::reason::Reason;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 
 use crate::end::End;
 
@@ -28,20 +26,20 @@ pub(crate) enum Refused {
 
 /// Unanswered requests by number.
 #[derive(Debug)]
-struct Waiting<T> {
+pub(crate) struct Waiting<T> {
     next: Cell<u32>,
     by_number: RefCell<HashMap<u32, oneshot::Sender<T>>>,
 }
 
 impl<T> Waiting<T> {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             next: Cell::new(1),
             by_number: RefCell::new(HashMap::new()),
         }
     }
 
-    fn register(&self) -> (u32, oneshot::Receiver<T>) {
+    pub(crate) fn register(&self) -> (u32, oneshot::Receiver<T>) {
         let number = self.next.get();
         self.next.set(number.wrapping_add(1));
         let (sender, receiver) = oneshot::channel();
@@ -50,7 +48,7 @@ impl<T> Waiting<T> {
     }
 
     /// Delivers an answer; `false` if nobody asked with that number.
-    fn answer(&self, number: u32, value: T) -> bool {
+    pub(crate) fn answer(&self, number: u32, value: T) -> bool {
         match self.by_number.borrow_mut().remove(&number) {
             // The asker may have given up meanwhile: its late answer is dropped here.
             Some(waiter) => {
@@ -61,7 +59,7 @@ impl<T> Waiting<T> {
         }
     }
 
-    fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.by_number.borrow_mut().clear();
     }
 }
@@ -284,194 +282,8 @@ impl LinkAgent {
     }
 }
 
-/// Where the broker placed a space.
-#[derive(Debug)]
-pub(crate) enum Placement {
-    /// The connection has a committed data socket to that toolshed.
-    Existing(u16),
-    /// A connected socket, to be set up and then committed or rolled back.
-    Socket(Box<DialledSocket>),
-}
-
-/// A data socket that the broker dialled.
-#[derive(Debug)]
-pub(crate) struct DialledSocket {
-    pub(crate) index: u16,
-    pub(crate) ticket: Ticket,
-    pub(crate) toolshed: Did,
-    pub(crate) server_name: String,
-    /// The pinned certificate, DER.
-    pub(crate) certificate: Vec<u8>,
-    pub(crate) descriptor: OwnedFd,
-}
-
-enum BrokerAnswer {
-    Existing(u16),
-    Socket(Box<DialledSocket>),
-    Refused(Reason),
-}
-
-/// The channel to the directory broker.
-pub(crate) struct Broker {
-    channel: Channel,
-    waiting: Waiting<BrokerAnswer>,
-    /// The unanswered commit or rollback; there is at most one pending data socket.
-    settling: RefCell<Option<oneshot::Sender<()>>>,
-    gone: Cell<bool>,
-    /// Woken when another broker takes its place.
-    retired: Notify,
-}
-
-impl std::fmt::Debug for Broker {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter
-            .debug_struct("Broker")
-            .field("gone", &self.gone.get())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Broker {
-    pub(crate) fn new(channel: Channel) -> Self {
-        Self {
-            channel,
-            waiting: Waiting::new(),
-            settling: RefCell::new(None),
-            gone: Cell::new(false),
-            retired: Notify::new(),
-        }
-    }
-
-    /// Whether it died, or another took its place: it answers nothing any more.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.get()
-    }
-
-    /// Another broker takes its place. Whoever waits for an answer of this one gets [`Refused::Gone`].
-    pub(crate) fn retire(&self) {
-        self.give_up();
-        self.retired.notify_one();
-    }
-
-    fn give_up(&self) {
-        self.gone.set(true);
-        self.waiting.clear();
-        self.settling.borrow_mut().take();
-    }
-
-    /// Asks where `space` lives, and for a data socket there if the connection has none.
-    pub(crate) async fn place(&self, space: Did, principal: Did) -> Result<Placement, Refused> {
-        if self.gone.get() {
-            return Err(Refused::Gone);
-        }
-        let (sequence, answer) = self.waiting.register();
-        let packet = WorkerToBroker::Place {
-            sequence,
-            space,
-            principal,
-        }
-        .encode()
-        .map_err(|_| Refused::Reason(Reason::Internal))?;
-        self.channel
-            .send(&packet, &[])
-            .await
-            .map_err(|_| Refused::Gone)?;
-        match answer.await.map_err(|_| Refused::Gone)? {
-            BrokerAnswer::Existing(index) => Ok(Placement::Existing(index)),
-            BrokerAnswer::Socket(socket) => Ok(Placement::Socket(socket)),
-            BrokerAnswer::Refused(reason) => Err(Refused::Reason(reason)),
-        }
-    }
-
-    /// `mdc1`: the data socket serves now and can no longer be rolled back.
-    pub(crate) async fn commit(&self, index: u16, ticket: Ticket) -> Result<(), Refused> {
-        self.settle(&WorkerToBroker::Commit { index, ticket }).await
-    }
-
-    /// `mdf1`: the data socket failed before its binding; the broker shuts it down.
-    pub(crate) async fn roll_back(&self, index: u16, ticket: Ticket) -> Result<(), Refused> {
-        self.settle(&WorkerToBroker::Rollback { index, ticket })
-            .await
-    }
-
-    async fn settle(&self, packet: &WorkerToBroker) -> Result<(), Refused> {
-        let (sender, done) = oneshot::channel();
-        if self.gone.get() || self.settling.borrow_mut().replace(sender).is_some() {
-            return Err(Refused::Gone);
-        }
-        let packet = packet
-            .encode()
-            .map_err(|_| Refused::Reason(Reason::Internal))?;
-        self.channel
-            .send(&packet, &[])
-            .await
-            .map_err(|_| Refused::Gone)?;
-        done.await.map_err(|_| Refused::Gone)
-    }
-
-    /// Receives answers. A broker that is gone leaves open sockets alone; later opens are refused for now, until another
-    /// takes its place.
-    pub(crate) async fn run(self: Rc<Self>) -> Result<(), End> {
-        loop {
-            let received = tokio::select! {
-                biased;
-                () = self.retired.notified() => break,
-                received = self.channel.recv_packet::<BrokerToWorker>() => received,
-            };
-            let (packet, mut descriptors) = match received {
-                Ok(Some(received)) => received,
-                Ok(None) => break,
-                // Only the descriptor was lost: the socket it stood for cannot be used, and waiting for it would never end.
-                Err(error) => return Err(broken("broker-packet", &error)),
-            };
-            let known = match packet {
-                BrokerToWorker::Existing { sequence, index } => {
-                    self.waiting.answer(sequence, BrokerAnswer::Existing(index))
-                }
-                BrokerToWorker::Refused { sequence, reason } => self
-                    .waiting
-                    .answer(sequence, BrokerAnswer::Refused(reason_of(reason))),
-                BrokerToWorker::Socket {
-                    sequence,
-                    index,
-                    ticket,
-                    toolshed,
-                    server_name,
-                    certificate,
-                } => {
-                    let Some(descriptor) = descriptors.pop() else {
-                        return Err(End::new(Reason::Internal, "broker-descriptor"));
-                    };
-                    let socket = DialledSocket {
-                        index,
-                        ticket,
-                        toolshed,
-                        server_name,
-                        certificate,
-                        descriptor,
-                    };
-                    self.waiting
-                        .answer(sequence, BrokerAnswer::Socket(Box::new(socket)))
-                }
-                BrokerToWorker::Confirmed => match self.settling.borrow_mut().take() {
-                    Some(waiter) => {
-                        let _ = waiter.send(());
-                        true
-                    }
-                    None => false,
-                },
-            };
-            if !known {
-                return Err(End::new(Reason::Internal, "broker-answer"));
-            }
-        }
-        self.give_up();
-        Ok(())
-    }
-}
-
 /// The reason of a byte on a channel. One this build does not know is a fault, not a verdict.
-fn reason_of(code: u8) -> Reason {
+pub(crate) fn reason_of(code: u8) -> Reason {
     Reason::from_code(code).unwrap_or(Reason::Internal)
 }
 
@@ -488,7 +300,7 @@ fn number_of(packet: &LinkAgentToWorker) -> Option<u32> {
     }
 }
 
-fn broken(detail: &'static str, error: &ChannelError) -> End {
+pub(crate) fn broken(detail: &'static str, error: &ChannelError) -> End {
     let _ = error;
     End::new(Reason::Internal, detail)
 }

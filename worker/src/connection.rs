@@ -15,7 +15,8 @@ use memory_wire::reason::{Reason, Refusal, Severity};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::agents::{Broker, LinkAgent, Offer};
+use crate::agents::{LinkAgent, Offer};
+use crate::broker::Broker;
 use crate::end::End;
 use crate::ledger::Ledger;
 use crate::meter::Meter;

@@ -24,7 +24,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::agents::{Broker, DialledSocket, Refused};
+use crate::agents::Refused;
+use crate::attempts::Attempt;
+use crate::broker::{Broker, DialledSocket};
 use crate::connection::Shared;
 use crate::end::End;
 use crate::receive;
@@ -43,22 +45,25 @@ pub(crate) enum Failure {
 
 /// Sets up, commits and registers the socket, and starts forwarding what it sends.
 ///
+/// `attempt` is over with it: whoever waits may ask the broker again.
+///
 /// A broker that is lost on the way costs the open before the binding is asked for, and nothing after: the link agent
 /// remembers the binding, and the next broker finds the socket by it.
 pub(crate) async fn establish(
     shared: &Rc<Shared>,
     broker: Rc<Broker>,
     socket: DialledSocket,
+    attempt: Attempt,
 ) -> Result<Rc<Upstream>, Failure> {
     let DialledSocket { index, ticket, .. } = socket;
     let step = Step::default();
     let _setup = shared.begin_setup(Rc::clone(&broker));
-    let attempt = tokio::time::timeout(
+    let handshaken = tokio::time::timeout(
         shared.settings.data_handshake(),
         handshake(shared, &broker, socket, &step),
     )
     .await;
-    let detail = match attempt {
+    let detail = match handshaken {
         Ok(Ok((reader, writer))) => {
             let upstream = Rc::new(Upstream::new(index, writer));
             shared.register(Rc::clone(&upstream));
@@ -69,7 +74,10 @@ pub(crate) async fn establish(
                 reader,
             ));
             return match broker.commit(index, ticket).await {
-                Ok(()) => Ok(upstream),
+                Ok(()) => {
+                    attempt.succeed();
+                    Ok(upstream)
+                }
                 Err(_) if broker.is_gone() => {
                     shared.log(Reason::BrokerLost, "commit");
                     Ok(upstream)

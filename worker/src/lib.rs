@@ -12,6 +12,8 @@
 
 mod agents;
 mod answers;
+mod attempts;
+mod broker;
 mod connection;
 mod controls;
 mod data_socket;

@@ -13,7 +13,8 @@ use memory_wire::stream::Route;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::agents::{Placement, Refused};
+use crate::agents::Refused;
+use crate::broker::Placement;
 use crate::connection::{HeldOpen, Shared};
 use crate::end::End;
 use crate::ledger::Class;
@@ -117,15 +118,16 @@ async fn place(shared: &Rc<Shared>, open: &Open) -> Result<Rc<Upstream>, Outcome
         }
         let changes = open.held.changes();
         let broker = shared.newest_broker().await;
-        match broker.place(open.space, open.principal).await {
+        let turn = shared.settings.setup_turn();
+        match broker.place(open.space, open.principal, turn).await {
             Ok(Placement::Existing(index)) => match shared.upstream(index) {
                 Some(upstream) if !upstream.is_lost() => return Ok(upstream),
                 // With its link, of which the broker has not heard yet: the next open gets a new one. Or alone: then this
                 // connection is about to end.
                 _ => return Err(Outcome::Refused(Reason::UpstreamUnavailable)),
             },
-            Ok(Placement::Socket(socket)) => {
-                return match data_socket::establish(shared, broker, *socket).await {
+            Ok(Placement::Socket(socket, attempt)) => {
+                return match data_socket::establish(shared, broker, *socket, attempt).await {
                     Ok(upstream) => Ok(upstream),
                     Err(data_socket::Failure::RolledBack) => {
                         Err(Outcome::Refused(Reason::UpstreamUnavailable))

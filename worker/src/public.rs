@@ -25,7 +25,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::agents::{Broker, LinkAgent, Refused};
+use crate::agents::{LinkAgent, Refused};
+use crate::broker::Broker;
 use crate::connection::{Agreed, Shared};
 use crate::end::End;
 use crate::input::Input;

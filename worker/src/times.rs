@@ -15,6 +15,8 @@ pub(crate) trait Times {
     fn hold_open(&self) -> Duration;
     fn drain(&self) -> Duration;
     fn data_handshake(&self) -> Duration;
+    /// How long an open waits while another data socket of the connection is being set up.
+    fn setup_turn(&self) -> Duration;
     fn tcp_user(&self) -> Duration;
     /// How long an upload of `bytes` may take: the fixed part, and the bytes at the slowest rate allowed.
     fn upload_allowance(&self, bytes: u32) -> Duration;
@@ -53,6 +55,10 @@ impl Times for WorkerSettings {
 
     fn data_handshake(&self) -> Duration {
         Duration::from_millis(self.data_handshake_ms)
+    }
+
+    fn setup_turn(&self) -> Duration {
+        Duration::from_millis(self.control_wait_ms) + self.data_handshake()
     }
 
     fn tcp_user(&self) -> Duration {

@@ -253,7 +253,8 @@ pub(crate) fn number(packet: &BrokerToWorker) -> u32 {
     match packet {
         BrokerToWorker::Existing { sequence, .. }
         | BrokerToWorker::Socket { sequence, .. }
-        | BrokerToWorker::Refused { sequence, .. } => *sequence,
+        | BrokerToWorker::Refused { sequence, .. }
+        | BrokerToWorker::Behind { sequence, .. } => *sequence,
         BrokerToWorker::Confirmed => panic!("a confirmation has no number"),
     }
 }

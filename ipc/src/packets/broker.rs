@@ -66,6 +66,16 @@ packets! {
             /// Code of a `memory_wire::Reason`.
             reason: u8,
         };
+        /// The request was refused because another of this worker is being set up. Nothing of it is kept: it may be made
+        /// again when that other one is over.
+        b"wpp1" + 0 => Behind {
+            /// Number of the request.
+            sequence: u32,
+            /// The toolshed where the space lives, by its place in the directory.
+            index: u16,
+            /// Number of the request that is being set up, at that toolshed or another.
+            ahead: u32,
+        };
     }
 }
 

@@ -286,7 +286,7 @@ pub(crate) fn worker_to_broker() -> Samples<WorkerToBroker> {
 }
 
 pub(crate) fn broker_to_worker() -> Samples<BrokerToWorker> {
-    use BrokerToWorker::{Confirmed, Existing, Refused, Socket};
+    use BrokerToWorker::{Behind, Confirmed, Existing, Refused, Socket};
     let (sequence, index) = (1, 2);
     // The largest packet there is.
     let socket = Socket {
@@ -301,10 +301,16 @@ pub(crate) fn broker_to_worker() -> Samples<BrokerToWorker> {
         sequence,
         reason: 1,
     };
+    let behind = Behind {
+        sequence,
+        index,
+        ahead: 5,
+    };
     vec![
         (Existing { sequence, index }, b"wpe1", 0),
         (socket, b"wps1", 1),
         (refused, b"wrf1", 0),
+        (behind, b"wpp1", 0),
         (Confirmed, b"\0", 0),
     ]
 }

@@ -475,6 +475,33 @@ fn thirty_two_opens_at_once_pass_a_dead_toolshed() {
 }
 
 #[test]
+fn opens_behind_a_setup_that_fails_are_tried_again() {
+    play(|| async {
+        let (mut stage, mut client) = Stage::entered(settings()).await;
+        stage.plan.places.borrow_mut().insert(identity(9).did(), 1);
+        stage.plan.refuse_binding.set(true);
+        for space in [5, 6, 9, 7] {
+            client.say(&open(&format!("o{space}"), space)).await;
+        }
+        // The first pays for the failure; then one at each toolshed goes on, and the rest find its socket.
+        assert_eq!(client.message().await, denial("o5", true));
+        let (mut answered, mut toolsheds) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            let mut toolshed = stage.toolshed().await;
+            let sessions = if toolshed.index == 0 { 2 } else { 1 };
+            for _ in 0..sessions {
+                toolshed.serve().await.unwrap();
+                answered.push(client.message().await["ok"]["sessionId"].to_string());
+            }
+            toolsheds.push(toolshed);
+        }
+        answered.sort();
+        assert_eq!(answered, ["\"s-o6\"", "\"s-o7\"", "\"s-o9\""]);
+        assert_eq!(stage.plan.rollbacks.get(), 1);
+    });
+}
+
+#[test]
 fn a_data_socket_that_fails_before_its_binding_is_taken_back() {
     play(|| async {
         let (mut stage, mut client) = Stage::entered(settings()).await;

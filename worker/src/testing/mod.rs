@@ -10,7 +10,7 @@ mod revocation;
 mod toolshed;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::net::TcpStream as StdTcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::{Rc, Weak};
@@ -425,26 +425,9 @@ async fn serve_broker(
     bound: mpsc::UnboundedSender<Toolshed>,
 ) {
     let mut committed = HashSet::new();
-    // One data socket is in setup at a time: what is asked meanwhile waits.
-    let mut in_setup = false;
-    let mut waiting = VecDeque::new();
-    loop {
-        let packet = match waiting.pop_front() {
-            Some(place) if !in_setup => place,
-            place => {
-                if let Some(place) = place {
-                    waiting.push_front(place);
-                }
-                let Ok(Some((packet, _))) = channel.recv_packet::<WorkerToBroker>().await else {
-                    return;
-                };
-                if in_setup && matches!(packet, WorkerToBroker::Place { .. }) {
-                    waiting.push_back(packet);
-                    continue;
-                }
-                packet
-            }
-        };
+    // The placement whose data socket is in setup: what is asked meanwhile is behind it.
+    let mut in_setup = None;
+    while let Ok(Some((packet, _))) = channel.recv_packet::<WorkerToBroker>().await {
         match packet {
             WorkerToBroker::Place {
                 sequence,
@@ -461,7 +444,13 @@ async fn serve_broker(
                     sequence,
                     reason: reason.code(),
                 };
-                let answer = if plan.renew.borrow().contains(&principal) {
+                let answer = if let Some(ahead) = in_setup {
+                    BrokerToWorker::Behind {
+                        sequence,
+                        index,
+                        ahead,
+                    }
+                } else if plan.renew.borrow().contains(&principal) {
                     refused(Reason::PrincipalRenewal)
                 } else if index == u16::MAX {
                     refused(Reason::UpstreamUnavailable)
@@ -485,20 +474,20 @@ async fn serve_broker(
                     };
                     let ends = [socket.as_fd()];
                     channel.send_packet(&packet, &ends).await.unwrap();
-                    in_setup = true;
+                    in_setup = Some(sequence);
                     continue;
                 };
                 channel.send_packet(&answer, &[]).await.unwrap();
             }
             WorkerToBroker::Commit { index, .. } => {
                 committed.insert(index);
-                in_setup = false;
+                in_setup = None;
                 let sent = channel.send_packet(&BrokerToWorker::Confirmed, &[]);
                 sent.await.unwrap();
             }
             WorkerToBroker::Rollback { .. } => {
                 plan.rollbacks.set(plan.rollbacks.get() + 1);
-                in_setup = false;
+                in_setup = None;
                 let sent = channel.send_packet(&BrokerToWorker::Confirmed, &[]);
                 sent.await.unwrap();
             }
