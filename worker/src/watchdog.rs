@@ -47,13 +47,15 @@ impl Hearing {
         self.last.get()
     }
 
-    /// How long the client has been silent; zero while the router itself is not reading.
-    fn silence(&self) -> Duration {
+    /// How long the client has been silent. While the router itself is not reading, its kernel speaks for it: as long as that
+    /// has acknowledged nothing, and zero where it cannot be asked.
+    fn silence(&self, client: Option<BorrowedFd<'_>>) -> Duration {
+        let heard = self.last.get().elapsed();
         if self.listening.get() {
-            self.last.get().elapsed()
-        } else {
-            Duration::ZERO
+            return heard;
         }
+        let acknowledged = client.and_then(|client| since_acknowledged(client).ok());
+        acknowledged.map_or(Duration::ZERO, |since| since.min(heard))
     }
 }
 
@@ -61,6 +63,7 @@ impl Hearing {
 struct Pinged {
     /// When the silence began that it was sent into. An answer begins another silence.
     silent_since: Instant,
+    sent: Instant,
     /// When it was sent, or the client last took something that was sent before.
     at: Instant,
     /// [`Output::taken`](crate::output::Output::taken) then.
@@ -93,13 +96,16 @@ pub(crate) async fn run(
     // Whether memory was used since it was last given back; the handshake did.
     let mut moved = true;
     loop {
-        let silence = hearing.silence();
+        let socket = client.as_ref().map(AsFd::as_fd);
+        let silence = hearing.silence(socket);
         // A frame that does not move gets as long as a quiet client, ping and all.
-        let stuck = unread(&shared.output, client.as_ref().map(AsFd::as_fd));
+        let stuck = unread(&shared.output, socket);
         if stuck >= ping_after + ping_timeout {
             return Err(End::new(Reason::PingTimeout, "unread"));
         }
-        pinged = pinged.filter(|ping| ping.silent_since == hearing.last());
+        // Answered, or acknowledged where answers are not read.
+        pinged = pinged
+            .filter(|ping| ping.silent_since == hearing.last() && silence >= ping.sent.elapsed());
         let mut wait = match &mut pinged {
             Some(ping) if !silence.is_zero() => {
                 // What is still taken of the output comes before the ping: it has not been read yet.
@@ -117,6 +123,7 @@ pub(crate) async fn run(
                 if shared.output.ping() {
                     pinged = Some(Pinged {
                         silent_since: hearing.last(),
+                        sent: Instant::now(),
                         at: Instant::now(),
                         taken: shared.output.taken(),
                     });

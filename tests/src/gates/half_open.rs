@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use memory_wire::stream::{Header, MAX_CHUNK_LEN, Route, chunk_prefix};
-use rustix::process::geteuid;
+use rustix::process::{Signal, geteuid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
@@ -46,7 +46,15 @@ enum Doing {
     Fetching,
     /// Both.
     Exchanging,
+    /// It has as many requests at a toolshed that does not answer as it may, and one more: the router does not read it.
+    Held,
 }
+
+/// Its own and those of its class: what the ledger leaves to data of [`REQUESTS`].
+const DATA_REQUESTS: usize = 6;
+
+/// `max_requests_per_connection` of the stage.
+const REQUESTS: usize = 8;
 
 /// Their workers end within `ping_interval` and `ping_timeout`, also with traffic flowing.
 pub(super) async fn vanished_clients(stage: &Stage) -> GateResult {
@@ -58,6 +66,7 @@ pub(super) async fn vanished_clients(stage: &Stage) -> GateResult {
         Err(why) => return Ok(figure("skipped", why)),
     };
     let options = StageOptions {
+        limits: format!("max_requests_per_connection = {REQUESTS}"),
         timeouts: "ping_interval = \"1s\"\nping_timeout = \"1s\"".to_owned(),
         ..StageOptions::default()
     };
@@ -76,6 +85,7 @@ pub(super) async fn vanished_clients(stage: &Stage) -> GateResult {
         Doing::Uploading,
         Doing::Fetching,
         Doing::Exchanging,
+        Doing::Held,
     ] {
         let stream = network.connect(stage.public().address)?;
         let client = RawClient::connect_over(&stage, stream).await?;
@@ -134,6 +144,8 @@ pub(super) async fn vanished_clients(stage: &Stage) -> GateResult {
             millis(took),
         ));
     }
+    let [_, stopped] = &stage.toolsheds;
+    stopped.signal(Signal::CONT)?;
     writer.reads().await?;
     writer.leave().await;
     bystander.leave(&stage).await?;
@@ -143,7 +155,12 @@ pub(super) async fn vanished_clients(stage: &Stage) -> GateResult {
 }
 
 async fn begin(stage: &Stage, client: RawClient, doing: Doing) -> Result<Speaker, GateError> {
-    let [space, _] = &stage.spaces;
+    let [running, stopped] = &stage.spaces;
+    let space = if doing == Doing::Held {
+        stopped
+    } else {
+        running
+    };
     let flags = json!({
         "connectionAuth": true,
         "routedAuthV1": true,
@@ -165,6 +182,16 @@ async fn begin(stage: &Stage, client: RawClient, doing: Doing) -> Result<Speaker
             let members = of_session(space.did, session, json!({ "watches": watches }))?;
             let answer = speaker.request("session.watch.set", members).await?;
             ok(&answer)?;
+        }
+        Doing::Held => {
+            let [_, toolshed] = &stage.toolsheds;
+            toolshed.signal(Signal::STOP)?;
+            for _ in 0..=DATA_REQUESTS {
+                let query = json!({ "query": roots("of:large") });
+                let members = of_session(space.did, session, query)?;
+                let (_, message) = speaker.compose("graph.query", members)?;
+                speaker.send(&message).await?;
+            }
         }
         Doing::Uploading | Doing::Fetching | Doing::Exchanging => {}
     }
